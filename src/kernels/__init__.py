@@ -1,0 +1,12 @@
+"""Radial kernels and memory-bounded sums over pairs of particles."""
+
+from kernels._pairwise import kernel_sum, stein_sum
+from kernels._profiles import Gaussian, InverseMultiquadric, RadialKernel
+
+__all__ = [
+    "Gaussian",
+    "InverseMultiquadric",
+    "RadialKernel",
+    "kernel_sum",
+    "stein_sum",
+]

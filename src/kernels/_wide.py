@@ -1,0 +1,248 @@
+"""Pair sums in high dimension, where matrix products are all the cost.
+
+Arrays are (particles, features). Squared distances are expanded, |z_i|^2 + |z_j|^2 - 2 z_i.z_j, with
+z centred on the particle nearest the mean. The expansion loses about eps |z|^2 of r^2, so blocks that
+reach further out than `COMPACT` allows take every difference pair by pair, from the particles as
+they were given: slower, one dimension at a time, and exact.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from kernels._tiles import dot
+from memory import map_concat, map_sum
+
+# The largest error of an expanded r^2, and so of a weight in relative terms, for close pairs.
+COMPACT = 1e-4
+
+
+class WidePairs:
+    """Distances, and sums of weights times differences, between blocks of rows of all particles."""
+
+    def __init__(self, x: Float[Array, "n d"], rate: Float[Array, " d"]):
+        distance = jnp.sum((x - jnp.mean(x, axis=0, keepdims=True)) ** 2, axis=1)
+        centre = lax.stop_gradient(x)[jnp.argmin(lax.stop_gradient(distance))]
+        self.x, self.rate = x, rate
+        self.z = (x - centre[None, :]) * rate[None, :]
+        self.norm = jnp.sum(self.z**2, axis=1)
+        self.limit = COMPACT / jnp.finfo(x.dtype).eps
+
+    def compact(self, *norms: Array) -> Array:
+        return jnp.max(jnp.stack([jnp.max(norm) for norm in norms])) <= self.limit
+
+    def squared_distances(self, compact, targets, sources) -> Float[Array, "t s"]:
+        """r^2; infinite, so that every weight is zero, for a particle with itself and padding."""
+        (zt, norm_t, place_t), (zs, norm_s, place_s) = targets, sources
+
+        def expanded():
+            r2 = norm_t[:, None] + norm_s[None, :] - 2 * dot(zt, zs.T)
+            return jnp.maximum(r2, 0)
+
+        def looped():
+            return self.over_dimensions(place_t, place_s, lambda k, difference: difference**2)
+
+        count = self.x.shape[0]
+        left_out = (
+            (place_t[:, None] == place_s[None, :])
+            | (place_s >= count)[None, :]
+            | (place_t >= count)[:, None]
+        )
+        return jnp.where(left_out, jnp.inf, lax.cond(compact, expanded, looped))
+
+    def differences_parts(self, compact, weights, targets, sources):
+        """(m, w) with sum_j w_ij (z_i - z_j) = z_i w_i - m_i; w is zero where m is the whole sum."""
+        (_, _, place_t), (zs, _, place_s) = targets, sources
+
+        def expanded(weights):
+            return dot(weights, zs), jnp.sum(weights, axis=1)
+
+        def looped(weights):
+            difference = self._difference(place_t, place_s)
+            dimensions = jnp.arange(self.rate.shape[0])
+            sums = lax.map(lambda k: -jnp.sum(weights * difference(k), axis=1), dimensions).T
+            return sums, jnp.zeros_like(weights[:, 0])
+
+        return lax.cond(compact, expanded, looped, weights)
+
+    def differences_sum(self, compact, weights, targets, sources) -> Float[Array, "t d"]:
+        """sum_j w_ij (z_i - z_j)."""
+        moment, total = self.differences_parts(compact, weights, targets, sources)
+        return targets[0] * total[:, None] - moment
+
+    def over_dimensions(self, place_t, place_s, term: Callable) -> Float[Array, "t s"]:
+        """sum_k term(k, z_i - z_j in dimension k), a loop that holds one tile at a time."""
+        difference = self._difference(place_t, place_s)
+
+        def step(total, k):
+            return total + term(k, difference(k)), None
+
+        start = jnp.zeros((place_t.shape[0], place_s.shape[0]), self.rate.dtype)
+        return lax.scan(step, start, jnp.arange(self.rate.shape[0]))[0]
+
+    def _difference(self, place_t, place_s):
+        # Read from the particles as given, only where this path runs. Padding reads the last one.
+        xt, xs = (jnp.take(self.x, place, axis=0, mode="clip").T for place in (place_t, place_s))
+        return lambda k: (xt[k][:, None] - xs[k][None, :]) * self.rate[k]
+
+
+def wide_sum(weights: Callable, repel: bool, sizes: tuple[int, int], x, rate, charges):
+    """sum over j != i of f q_j + [repel] slope (z_i - z_j): (n, c)."""
+    pairs = WidePairs(x, rate)
+
+    def sum_at(targets):
+        compact = pairs.compact(targets[1])
+
+        def from_sources(rows):
+            sources, q, q_minus_z = rows
+            f, slope, _ = weights(pairs.squared_distances(compact, targets, sources))
+            if not repel:
+                return dot(f, q)
+            if slope is not f:
+                return dot(f, q) + pairs.differences_sum(compact, slope, targets, sources)
+            return lax.cond(
+                compact,
+                lambda f: dot(f, q_minus_z) + targets[0] * jnp.sum(f, axis=1)[:, None],
+                lambda f: dot(f, q) + pairs.differences_sum(False, f, targets, sources),
+                f,
+            )
+
+        everything = (particles, charges, charges - pairs.z if repel else charges)
+        return map_sum(from_sources, everything, chunk_size=sizes[1], checkpoint=True)
+
+    particles = (pairs.z, pairs.norm, jnp.arange(x.shape[0], dtype=jnp.int32))
+    return map_concat(sum_at, particles, chunk_size=sizes[0], checkpoint=True)
+
+
+def wide_cotangents(weights: Callable, repel: bool, size: int, x, rate, charges, a):
+    """Cotangents of z and of the charges, each unordered pair of blocks evaluated once.
+
+    The distances and the cotangent weights W of a pair of blocks are symmetric, so they serve the
+    sums of both. (In low dimension the second sum would read its tile across the rows, which costs
+    more than the weights do.) With an odd number of blocks on a circle, each meets those of the half
+    circle ahead of it, and every unordered pair is met once.
+
+        dq_i = sum_j f a_j
+        dz_i = sum_j W (z_i - z_j) + [repel] slope (a_i - a_j)
+        W    = -slope (a_i.q_j + a_j.q_i) - [repel] curvature (a_i - a_j).(z_i - z_j)
+    """
+    count = x.shape[0]
+    pairs = WidePairs(x, rate)
+    blocks = -(-count // size) | 1
+    size = -(-count // blocks)
+    # Where slope and curvature are one function, (a_i - a_j).(z_i - z_j) joins the exchange of
+    # charges and cotangents: the charges lose z, and what is left depends on one side each.
+    merged = repel and _same_weights(weights, x.dtype)
+    own = jnp.sum(a * pairs.z, axis=1) if repel else pairs.norm
+    columns = (pairs.z, pairs.norm, a, charges - pairs.z if merged else charges, own)
+    columns = jax.tree.map(
+        lambda leaf: jnp.pad(leaf, [(0, blocks * size - count)] + [(0, 0)] * (leaf.ndim - 1)),
+        columns,
+    )
+    columns = (*columns, jnp.arange(blocks * size, dtype=jnp.int32))
+
+    def take(leaf, start):
+        return lax.dynamic_slice_in_dim(leaf, start, size)
+
+    def pair_weights(here, there):
+        (zi, norm_i, ai, qi, own_i, place_i), (zj, norm_j, aj, qj, own_j, place_j) = here, there
+        compact = pairs.compact(norm_i, norm_j)
+        r2 = pairs.squared_distances(compact, (zi, norm_i, place_i), (zj, norm_j, place_j))
+        f, slope, curvature = weights(r2)
+
+        def exchange(ui, uj):
+            return dot(ai, uj.T) + dot(ui, aj.T)
+
+        def looped_work():
+            at, as_ = ai.T, aj.T
+            return pairs.over_dimensions(
+                place_i,
+                place_j,
+                lambda k, difference: (at[k][:, None] - as_[k][None, :]) * difference,
+            )
+
+        def looped_both():
+            given = (jnp.take(charges, p, axis=0, mode="clip") for p in (place_i, place_j))
+            return exchange(*given) + looped_work()
+
+        if merged:
+            w = -slope * lax.cond(
+                compact,
+                lambda: exchange(qi, qj) + own_i[:, None] + own_j[None, :],
+                looped_both,
+            )
+        else:
+            w = -slope * exchange(qi, qj)
+            if repel:
+                w = w - curvature * lax.cond(
+                    compact,
+                    lambda: own_i[:, None] + own_j[None, :] - exchange(zi, zj),
+                    looped_work,
+                )
+        return compact, f, slope, w
+
+    def gather(compact, f, slope, w, here, there):
+        (zi, norm_i, *_, place_i), (zj, norm_j, aj, *_, place_j) = here, there
+        moment, w_sum = pairs.differences_parts(
+            compact, w, (zi, norm_i, place_i), (zj, norm_j, place_j)
+        )
+        sums = [moment, w_sum, dot(f, aj)]
+        if repel:
+            sums.append(jnp.sum(slope, axis=1))
+        if repel and not merged:
+            sums.append(dot(slope, aj))
+        return sums
+
+    @jax.checkpoint
+    def own_block(here):
+        return gather(*pair_weights(here, here), here, here)
+
+    @jax.checkpoint
+    def both_sides(here, there):
+        compact, f, slope, w = pair_weights(here, there)
+        back = gather(compact, f.T, slope.T, w.T, there, here)
+        return gather(compact, f, slope, w, here, there), back
+
+    def add(totals, parts, start):
+        return [
+            lax.dynamic_update_slice_in_dim(total, take(total, start) + part, start, axis=0)
+            for total, part in zip(totals, parts, strict=True)
+        ]
+
+    def one_block(totals, block):
+        here = [take(leaf, block * size) for leaf in columns]
+
+        def one_pair(carry, ahead):
+            sums, totals = carry
+            start = (block + ahead) % blocks * size
+            there = [take(leaf, start) for leaf in columns]
+            parts, back = both_sides(here, there)
+            return (jax.tree.map(jnp.add, sums, parts), add(totals, back, start)), None
+
+        ahead = jnp.arange(1, blocks // 2 + 1, dtype=jnp.int32)
+        (sums, totals), _ = lax.scan(one_pair, (own_block(here), totals), ahead)
+        return add(totals, sums, block * size), None
+
+    z, norm, cotangent = columns[:3]
+    start = [z, norm, cotangent] + [norm] * repel + [cotangent] * (repel and not merged)
+    totals, _ = lax.scan(
+        one_block,
+        [jnp.zeros_like(leaf) for leaf in start],
+        jnp.arange(blocks, dtype=jnp.int32),
+    )
+    w_z, w_sum, dq, *slope_sums = (total[:count] for total in totals)
+    dz = pairs.z * w_sum[:, None] - w_z
+    if repel:
+        slope_a = dq if merged else slope_sums[1]
+        dz = dz + a * slope_sums[0][:, None] - slope_a
+    return dz, dq
+
+
+def _same_weights(weights: Callable, dtype) -> bool:
+    """Whether slope and curvature are one function, as the Gaussian's are."""
+    found = []
+    jax.eval_shape(lambda r2: found.append(weights(r2)), jax.ShapeDtypeStruct((1,), dtype))
+    return found[0][1] is found[0][2]

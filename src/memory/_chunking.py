@@ -1,0 +1,217 @@
+"""Loops over chunks of rows: one chunk is live at a time, and the answer does not depend on its size."""
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import PyTree
+
+
+def map_sum(
+    fn: Callable[[Any], Any],
+    rows: PyTree,
+    *,
+    chunk_size: int | np.integer | None,
+    checkpoint: bool = False,
+) -> PyTree:
+    """Computes `fn(rows)`, a sum over rows, from slices of `chunk_size` rows.
+
+    The loop is a `lax.scan` over full chunks followed by one static tail, so the peak memory is the
+    inputs, the result and the intermediates of one chunk. No row is padded, repeated or skipped:
+    the result is the dense one up to the order of the additions.
+
+    Args:
+        fn: maps a slice of rows to a pytree of arrays that are sums over those rows, so that
+            `fn(a) + fn(b)` equals `fn` of `a` and `b` together. It is called with slices of
+            `chunk_size` rows and with the remainder, and may close over traced values.
+        rows: pytree of arrays that share the length of their leading axis.
+        chunk_size: rows in a chunk, a static int. `None`, or at least the number of rows, calls
+            `fn` once on everything.
+        checkpoint: recompute a chunk's intermediates in the backward pass. Without it,
+            reverse-mode differentiation keeps what `fn` saves for every row.
+
+    Returns:
+        The pytree that `fn` returns, summed over chunks, in the dtypes of `fn`. Without rows,
+        zeros of its shapes.
+
+    Raises:
+        ValueError: on a chunk size below 1, rows without arrays, or unequal leading axes.
+
+    Cost:
+        The work of `fn` on all rows, and one read and write of the result for each chunk.
+    """
+    rows, count = _prepare(rows)
+    size = _checked_chunk_size(chunk_size)
+    fn = _array_valued(jax.checkpoint(fn) if checkpoint else fn)
+    if count == 0:
+        # The shapes of a sum do not depend on how many rows there are, so ask about one.
+        return jax.tree.map(_zeros, jax.eval_shape(fn, _of_length(rows, 1)))
+    if size is None or size >= count:
+        return fn(rows)
+
+    whole = count // size
+
+    def step(carry, _):
+        index, total = carry
+        part = fn(_slice(rows, index * size, size))
+        return (index + 1, jax.tree.map(jnp.add, total, part)), None
+
+    start = jax.tree.map(_zeros, jax.eval_shape(lambda r: fn(_slice(r, 0, size)), rows))
+    (_, total), _ = lax.scan(step, (jnp.int32(0), start), length=whole)
+    if whole * size < count:
+        tail = fn(jax.tree.map(lambda leaf: leaf[whole * size :], rows))
+        total = jax.tree.map(jnp.add, total, tail)
+    return total
+
+
+def map_concat(
+    fn: Callable[[Any], Any],
+    rows: PyTree,
+    *,
+    chunk_size: int | np.integer | None,
+    checkpoint: bool = False,
+    axis: int = 0,
+) -> PyTree:
+    """Computes `fn(rows)`, which works row by row, from slices of `chunk_size` rows.
+
+    As `map_sum`, but each chunk's result is written to its place in the output. The peak memory is
+    the inputs, the output and the intermediates of one chunk.
+
+    Args:
+        fn: maps a slice of m rows to a pytree of arrays of which `axis` has length m, row i of
+            which depends on row i of the slice. May close over traced values.
+        rows: pytree of arrays that share the length of their leading axis.
+        chunk_size: rows in a chunk, a static int. `None`, or at least the number of rows, calls
+            `fn` once on everything.
+        checkpoint: recompute a chunk's intermediates in the backward pass.
+        axis: where the results of `fn` have their rows. Negative numbers count from the end.
+
+    Returns:
+        The pytree that `fn` returns, with all rows. Without rows, arrays of zero rows.
+
+    Raises:
+        ValueError: on a chunk size below 1, rows without arrays, unequal leading axes, or a result
+            whose `axis` does not have the length of its slice.
+    """
+    rows, count = _prepare(rows)
+    size = _checked_chunk_size(chunk_size)
+    fn = _array_valued(jax.checkpoint(fn) if checkpoint else fn)
+    if count == 0:
+        one = jax.eval_shape(fn, _of_length(rows, 1))
+        _check_result_rows(one, 1, axis)
+        return jax.tree.map(lambda s: _zeros(s, _resized(s.shape, 0, axis)), one)
+    if size is None or size >= count:
+        result = fn(rows)
+        _check_result_rows(result, count, axis)
+        return result
+
+    whole = count // size
+    shapes = jax.eval_shape(lambda r: fn(_slice(r, 0, size)), rows)
+    _check_result_rows(shapes, size, axis)
+
+    def place(buffer, part, first):
+        return lax.dynamic_update_slice_in_dim(buffer, part, first, axis=axis)
+
+    # The output is the loop's carry and is updated in place. Stacking the chunks and joining the
+    # tail to them afterwards would hold the output twice.
+    def step(carry, _):
+        index, output = carry
+        part = fn(_slice(rows, index * size, size))
+        output = jax.tree.map(lambda o, p: place(o, p, index * size), output, part)
+        return (index + 1, output), None
+
+    start = jax.tree.map(lambda s: _zeros(s, _resized(s.shape, count, axis)), shapes)
+    (_, output), _ = lax.scan(step, (jnp.int32(0), start), length=whole)
+    if whole * size < count:
+        tail = fn(jax.tree.map(lambda leaf: leaf[whole * size :], rows))
+        _check_result_rows(tail, count - whole * size, axis)
+        output = jax.tree.map(lambda o, p: place(o, p, whole * size), output, tail)
+    return output
+
+
+def _prepare(rows):
+    """The rows as JAX arrays, and how many there are."""
+    leaves, structure = jax.tree.flatten(rows)
+    if not leaves:
+        raise ValueError("rows holds no array: give a pytree with at least one")
+    leaves = [jnp.asarray(leaf) for leaf in leaves]
+    names = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(rows)]
+    for name, leaf in zip(names, leaves, strict=True):
+        if leaf.ndim == 0:
+            raise ValueError(
+                f"rows{name} is a scalar, but every array in rows needs a leading axis of rows; "
+                "close over what all rows share instead of passing it"
+            )
+    counts = [leaf.shape[0] for leaf in leaves]
+    if len(set(counts)) != 1:
+        listing = ", ".join(
+            f"rows{name}: {leaf.shape}" for name, leaf in zip(names, leaves, strict=True)
+        )
+        raise ValueError(
+            f"the arrays in rows must share the length of their leading axis, got {listing}"
+        )
+    return jax.tree.unflatten(structure, leaves), counts[0]
+
+
+def _checked_chunk_size(chunk_size) -> int | None:
+    if chunk_size is None:
+        return None
+    try:
+        if isinstance(chunk_size, bool):
+            raise TypeError
+        size = operator.index(chunk_size)
+    except (TypeError, jax.errors.JAXTypeError):
+        raise ValueError(
+            f"chunk_size must be None or a static int of at least 1, got {chunk_size!r}; "
+            "a traced value cannot set the shape of a chunk"
+        ) from None
+    if size < 1:
+        raise ValueError(
+            f"chunk_size must be at least 1, got {size}; None means one chunk with all rows"
+        )
+    return size
+
+
+def _check_result_rows(result, expected: int, axis: int) -> None:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(result):
+        inside = -leaf.ndim <= axis < leaf.ndim
+        if not inside or leaf.shape[axis] != expected:
+            raise ValueError(
+                f"map_concat got {expected} rows and so expects results with {expected} rows on "
+                f"axis {axis}, but fn(rows){jax.tree_util.keystr(path)} has shape {leaf.shape}; "
+                "use map_sum for a sum over rows"
+            )
+
+
+def _array_valued(fn):
+    return lambda rows: jax.tree.map(jnp.asarray, fn(rows))
+
+
+def _slice(rows, first, size: int):
+    # A slice inside the loop reads the rows in place; a reshape to (chunks, size, ...) would copy
+    # all of them whenever a remainder is left over.
+    return jax.tree.map(lambda leaf: lax.dynamic_slice_in_dim(leaf, first, size, axis=0), rows)
+
+
+def _of_length(rows, count: int):
+    """Abstract rows, `count` of them."""
+    return jax.tree.map(lambda r: jax.ShapeDtypeStruct((count, *r.shape[1:]), r.dtype), rows)
+
+
+def _resized(shape, count: int, axis: int):
+    shape = list(shape)
+    shape[axis] = count
+    return tuple(shape)
+
+
+def _zeros(struct, shape=None):
+    zeros = jnp.zeros(struct.shape if shape is None else shape, struct.dtype)
+    # Inside shard_map a value has a type that says over which mesh axes it differs; a loop's carry
+    # must start with the type that it ends with.
+    kind = getattr(struct, "manual_axis_type", None)
+    varying = getattr(kind, "varying", None)
+    return lax.pcast(zeros, tuple(varying), to="varying") if varying else zeros

@@ -1,0 +1,29 @@
+"""Stein variational gradient descent: exact and tree updates, samplers, diagnostics."""
+
+from svgd import targets
+from svgd._bandwidth import (
+    LearnedBandwidth,
+    learn_bandwidth,
+    median_bandwidth,
+    whitened_bandwidth,
+)
+from svgd._diagnostics import ksd, ksd_squared, mmd_squared
+from svgd._sampler import SVGD, NonFiniteError, SVGDState
+from svgd._update import SteinUpdate
+from svgd._whitening import Whitening
+
+__all__ = [
+    "SVGD",
+    "LearnedBandwidth",
+    "NonFiniteError",
+    "SVGDState",
+    "SteinUpdate",
+    "Whitening",
+    "ksd",
+    "ksd_squared",
+    "learn_bandwidth",
+    "median_bandwidth",
+    "mmd_squared",
+    "targets",
+    "whitened_bandwidth",
+]

@@ -1,0 +1,145 @@
+"""Particles in equal blocks that never cross a cell: fixed shapes for ragged groups."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+# Sizes per octave that data-dependent lengths are padded to: at most 19 % of padding.
+_SIZES_PER_OCTAVE = 4
+
+
+class Blocks(eqx.Module):
+    """Particles in blocks of equal size that never cross a group, padded by repeats of weight 0.
+
+    Attributes:
+        slot_particle: the particle in each slot, (blocks, block_size).
+        particle_slot: the slot of each particle in the flattened blocks, (n,).
+        fill: how many slots of each block are real, (blocks,).
+        group: the cell or leaf of each block, ascending, (blocks,).
+    """
+
+    slot_particle: Int[Array, "blocks block_size"]
+    particle_slot: Int[Array, " n"]
+    fill: Int[Array, " blocks"]
+    group: Int[Array, " blocks"]
+
+    def valid(self, dtype) -> Float[Array, "blocks block_size"]:
+        """1 for real slots and 0 for padding."""
+        slot = jnp.arange(self.slot_particle.shape[1], dtype=self.fill.dtype)
+        return (slot[None, :] < self.fill[:, None]).astype(dtype)
+
+
+def size_class(count: int, minimum: int = 4) -> int:
+    """`count` rounded up to one of four sizes per octave, so that shapes repeat between partitions."""
+    if count <= minimum:
+        return minimum
+    exponent = np.ceil(np.log2(count) * _SIZES_PER_OCTAVE - 1e-9) / _SIZES_PER_OCTAVE
+    return max(count, int(np.ceil(2.0**exponent)))
+
+
+def best_block_size(counts: Int[np.ndarray, " groups"], sizes=(16, 32, 64, 128, 256)) -> int:
+    """The block size that costs least for groups of these sizes.
+
+    A block costs its slots, padding included, and about 24 slots more for the products' start-up.
+    """
+    overhead = 24
+    return min(sizes, key=lambda b: int(np.sum(-(-counts // b))) * (b + overhead))
+
+
+def make_blocks(
+    order: Int[np.ndarray, " n"],
+    starts: Int[np.ndarray, " groups"],
+    counts: Int[np.ndarray, " groups"],
+    block_size: int,
+    *,
+    num_blocks: int | None = None,
+    spare_group: int | None = None,
+) -> tuple[Blocks, Int[np.ndarray, " groups"]]:
+    """Cuts sorted groups of particles into blocks.
+
+    Args:
+        order: the particles, group after group.
+        starts: first position of each group in `order`.
+        counts: particles in each group, at least 1.
+        block_size: slots in a block.
+        num_blocks: blocks after padding; by default the next size class.
+        spare_group: the group that padding blocks belong to; by default the number of groups.
+
+    Returns:
+        The blocks, and the first block of each group.
+    """
+    n = order.shape[0]
+    per_group = -(-counts // block_size)
+    first_block = np.cumsum(per_group) - per_group
+    used = int(per_group.sum())
+    total = size_class(used) if num_blocks is None else num_blocks
+    if total < used:
+        raise ValueError(f"{used} blocks are needed, but num_blocks is {num_blocks}")
+    group = np.repeat(np.arange(counts.shape[0], dtype=np.int32), per_group)
+    within = np.arange(used, dtype=np.int32) - first_block[group].astype(np.int32)
+    fill = np.minimum(counts[group] - within * block_size, block_size).astype(np.int32)
+
+    # Position p of a group's particles goes to slot p - start + first_block * block_size.
+    slot = np.arange(n, dtype=np.int32)
+    slot += np.repeat((first_block * block_size - starts).astype(np.int32), counts)
+    particle_slot = np.empty(n, np.int32)
+    particle_slot[order] = slot
+    # Padding repeats the group's first particle, so that it lies in the same box.
+    slot_particle = np.zeros((total, block_size), np.int32)
+    slot_particle[:used] = order[starts[group]][:, None]
+    slot_particle.reshape(-1)[slot] = order
+
+    spare = counts.shape[0] if spare_group is None else spare_group
+    pad = total - used
+    blocks = Blocks(
+        slot_particle=slot_particle,
+        particle_slot=particle_slot,
+        fill=np.concatenate([fill, np.zeros(pad, np.int32)]),
+        group=np.concatenate([group, np.full(pad, spare, np.int32)]),
+    )
+    return blocks, first_block
+
+
+def take_rows(rows, index):
+    """Rows by index. Indices come from a partition, which holds valid ones only, so none is checked."""
+    return rows.at[index].get(mode="promise_in_bounds")
+
+
+@jax.custom_vjp
+def to_slots(values: Float[Array, "n c"], blocks: Blocks) -> Float[Array, "blocks block_size c"]:
+    """Copies particles into their slots; padding repeats a particle of the same group."""
+    return take_rows(values, blocks.slot_particle)
+
+
+def _to_slots_forward(values, blocks):
+    return to_slots(values, blocks), blocks
+
+
+def _to_slots_backward(blocks, cotangent):
+    # Padding has weight 0 wherever slots are used, so its cotangent is 0 and only the one real slot
+    # of each particle counts: a gather, where the transposed gather would be a scatter.
+    flat = cotangent.reshape(-1, *cotangent.shape[2:])
+    return take_rows(flat, blocks.particle_slot), None
+
+
+to_slots.defvjp(_to_slots_forward, _to_slots_backward)
+
+
+@jax.custom_vjp
+def from_slots(values: Float[Array, "blocks block_size c"], blocks: Blocks) -> Float[Array, "n c"]:
+    """Copies slots back to their particles."""
+    return take_rows(values.reshape(-1, *values.shape[2:]), blocks.particle_slot)
+
+
+def _from_slots_forward(values, blocks):
+    return from_slots(values, blocks), blocks
+
+
+def _from_slots_backward(blocks, cotangent):
+    slots = take_rows(cotangent, blocks.slot_particle)
+    return slots * blocks.valid(slots.dtype)[:, :, None], None
+
+
+from_slots.defvjp(_from_slots_forward, _from_slots_backward)

@@ -1,0 +1,110 @@
+"""Particle sets as pytrees: how one is laid out as a matrix of points, and turned back."""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+
+@dataclasses.dataclass(frozen=True)
+class ParticleLayout:
+    """How a pytree of particles, `n` along each leaf's leading axis, is one `(n, d)` array.
+
+    Leaves are ravelled in C order and concatenated in the pytree's order. Hashable, so that it can
+    be a static part of a state.
+    """
+
+    treedef: Any
+    shapes: tuple[tuple[int, ...], ...]
+
+    @property
+    def dimension(self) -> int:
+        return sum(math.prod(shape) for shape in self.shapes)
+
+    def ravel(self, particles: PyTree) -> Float[Array, "n d"]:
+        """The particles as one array. The pytree must have this layout."""
+        leaves = self.treedef.flatten_up_to(particles)
+        count = leaves[0].shape[0]
+        flat = [
+            jnp.reshape(leaf, (count, math.prod(shape)))
+            for leaf, shape in zip(leaves, self.shapes, strict=True)
+        ]
+        return flat[0] if len(flat) == 1 else jnp.concatenate(flat, axis=1)
+
+    def unravel(self, points: Float[Array, "n d"]) -> PyTree:
+        """The pytree of particles, leading axis `n`."""
+        return self._split(points, (points.shape[0],))
+
+    def unravel_one(self, point: Float[Array, " d"]) -> PyTree:
+        """The pytree of a single particle, without the leading axis."""
+        return self._split(point, ())
+
+    def ravel_one(self, particle: PyTree) -> Float[Array, " d"]:
+        """One particle as a vector."""
+        leaves = [jnp.ravel(leaf) for leaf in self.treedef.flatten_up_to(particle)]
+        return leaves[0] if len(leaves) == 1 else jnp.concatenate(leaves)
+
+    def _split(self, array: Array, lead: tuple[int, ...]) -> PyTree:
+        leaves, start = [], 0
+        for shape in self.shapes:
+            stop = start + math.prod(shape)
+            leaves.append(jnp.reshape(array[..., start:stop], (*lead, *shape)))
+            start = stop
+        return self.treedef.unflatten(leaves)
+
+
+def lay_out(particles: PyTree) -> tuple[ParticleLayout, Float[Array, "n d"]]:
+    """The layout of a particle set and its points as an array of one floating dtype.
+
+    Args:
+        particles: one array of shape `(n, d)`, or a pytree of arrays with leading axis `n`. NumPy
+            arrays are taken; integers are promoted to the default float.
+
+    Raises:
+        ValueError: no arrays, no particles, unequal leading axes, a bare array without a parameter
+            axis, leaves of different floating dtypes, complex or non-numeric leaves, and, when the
+            values are concrete, values that are not finite.
+    """
+    leaves, treedef = jax.tree.flatten(particles)
+    if not leaves:
+        raise ValueError("the particles hold no array")
+    leaves = [_as_float(leaf) for leaf in leaves]
+    shapes = [leaf.shape for leaf in leaves]
+    bare = jax.tree_util.treedef_is_leaf(treedef)
+    if bare and len(shapes[0]) < 2:
+        raise ValueError(
+            f"particles given as one array need shape (n, d), got {shapes[0]}: "
+            "for one parameter give shape (n, 1)"
+        )
+    counts = {shape[0] if shape else None for shape in shapes}
+    if len(counts) != 1 or None in counts:
+        raise ValueError(
+            "every leaf of the particles needs the same leading axis, the number of particles; "
+            f"got shapes {shapes}"
+        )
+    if counts == {0} or all(0 in shape for shape in shapes):
+        raise ValueError(f"there are no particles to move: the leaves have shapes {shapes}")
+    dtypes = {leaf.dtype.name for leaf in leaves}
+    if len(dtypes) != 1:
+        raise ValueError(
+            f"the leaves of the particles have different dtypes, {sorted(dtypes)}: cast them to one"
+        )
+    for leaf in leaves:
+        if not isinstance(leaf, jax.core.Tracer) and not bool(jnp.all(jnp.isfinite(leaf))):
+            bad = int(np.sum(~np.isfinite(np.asarray(leaf)).reshape(leaf.shape[0], -1).all(1)))
+            raise ValueError(f"{bad} of {leaf.shape[0]} particles hold NaN or infinity")
+    layout = ParticleLayout(treedef, tuple(shape[1:] for shape in shapes))
+    return layout, layout.ravel(treedef.unflatten(leaves))
+
+
+def _as_float(leaf: Any) -> Array:
+    array = jnp.asarray(leaf)
+    if jnp.issubdtype(array.dtype, jnp.floating):
+        return array
+    if jnp.issubdtype(array.dtype, jnp.integer):
+        return array.astype(jnp.result_type(float))
+    raise ValueError(f"particles must be real numbers, got dtype {array.dtype}")

@@ -1,0 +1,408 @@
+"""Stein variational gradient descent: moves a set of particles onto a distribution."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
+
+import kernels
+from svgd import _whitening
+from svgd._bandwidth import whitened_bandwidth
+from svgd._particles import ParticleLayout, lay_out
+from svgd._target import Target, as_target
+from svgd._update import SteinUpdate
+from svgd._whitening import Whitening
+
+# Steps between two looks from Python: for the progress bar, the callback and interrupts. A block is
+# one call of a compiled loop whose length is an argument, so its size costs no compilation.
+_BLOCK_STEPS = 50
+# Steps between two standardisations under whiten="particles". Often enough to follow particles that
+# close in on a posterior, seldom enough that the optimiser's moments keep their meaning.
+_REWHITEN_EVERY = 10
+
+
+def _default_learning_rate(count):
+    return 0.2 / jnp.sqrt(1 + count / 50)
+
+
+# With Adam's own b2 = 0.999, the large scores of a poor start would brake a particle for a thousand
+# steps: of b2 = 0.9, 0.99 and 0.999 only the first follows a posterior whose scale it does not know.
+DEFAULT_OPTIMIZER = optax.adam(_default_learning_rate, b2=0.9)
+
+
+class SVGDState(eqx.Module):
+    """Where a run stands: everything that the next step depends on.
+
+    A pytree: `equinox.tree_serialise_leaves` writes it, and `tree_deserialise_leaves` reads it back
+    into the state that `SVGD.init` makes from particles of the same shape, dtype and arguments.
+
+    Attributes:
+        points: the particles in the coordinates that are sampled, shape (n, d).
+        whitening: the map to the user's coordinates.
+        opt_state: the optimiser's state; its moments belong to particles, row by row.
+        step: how many steps have been made.
+        key_data: of the key from which the next step of a stochastic run splits its own, or None.
+        layout: how a point is the user's pytree.
+        key_impl: the generator of that key.
+    """
+
+    points: Float[Array, "n d"]
+    whitening: Whitening
+    opt_state: PyTree
+    step: Int[Array, ""]
+    key_data: Array | None
+    layout: ParticleLayout = eqx.field(static=True)
+    key_impl: Any = eqx.field(static=True, default=None)
+
+    @property
+    def key(self) -> Array | None:
+        """The key, or None for a deterministic run."""
+        if self.key_data is None:
+            return None
+        return jax.random.wrap_key_data(self.key_data, impl=self.key_impl)
+
+    @property
+    def particles(self) -> PyTree:
+        """The particles in the user's own coordinates and structure."""
+        return self.layout.unravel(self.whitening.unwhiten(self.points))
+
+
+class NonFiniteError(FloatingPointError):
+    """Particles became NaN or infinite.
+
+    Attributes:
+        step: the step, counted from 1 over the whole life of the state, whose result was not finite.
+        state: the state before that step.
+    """
+
+    def __init__(self, message: str, step: int, state: SVGDState):
+        super().__init__(message)
+        self.step = step
+        self.state = state
+
+    @property
+    def particles(self) -> PyTree:
+        """The last finite particles, in the user's coordinates and structure."""
+        return self.state.particles
+
+
+class SVGD(eqx.Module):
+    """Stein variational gradient descent (Liu and Wang, 2016) in whitened coordinates.
+
+        particles = jax.random.normal(key, (5000, 3))
+        state = svgd.SVGD().run(log_density, particles)
+        state.particles
+
+    Attributes:
+        update: the Stein update, whose kernel's bandwidth is in whitened coordinates, that is, in
+            posterior standard deviations. None takes a Gaussian of `whitened_bandwidth`.
+        optimizer: any optax transformation. It is handed -phi, so that a descent method descends
+            the Kullback-Leibler divergence. None takes Adam with b2 = 0.9, at a rate of
+            0.2 / sqrt(1 + t / 50), in posterior standard deviations, in step t.
+    """
+
+    update: SteinUpdate | None = None
+    optimizer: optax.GradientTransformation | None = eqx.field(static=True, default=None)
+
+    def init(
+        self,
+        log_density: Callable,
+        particles: PyTree,
+        *,
+        key: Array | None = None,
+        whiten: str | ArrayLike | None = "auto",
+        batched: bool = False,
+    ) -> SVGDState:
+        """The state before the first step. Arguments as in `run`.
+
+        Runs eagerly: whitening by Laplace's approximation searches for a mode.
+        """
+        layout, points = lay_out(particles)
+        key = None if key is None else _typed(key)
+        target = as_target(log_density, layout, points, key, batched)
+        whitening = _choose_whitening(whiten, target, points, key)
+        z = _whitening.start(whitening, points)
+        return SVGDState(
+            z,
+            whitening,
+            self._optimizer.init(z),
+            jnp.zeros((), jnp.int32),
+            None if key is None else jax.random.key_data(key),
+            layout,
+            None if key is None else jax.random.key_impl(key),
+        )
+
+    def step(
+        self,
+        log_density: Callable,
+        state: SVGDState,
+        *,
+        partition: Any = None,
+        batched: bool = False,
+        rewhiten_every: int = _REWHITEN_EVERY,
+    ) -> SVGDState:
+        """One step. May be jitted, with `log_density` static or closed over.
+
+        Args:
+            partition: a partition of `state.points` for the update, where it works on one.
+            rewhiten_every: under whiten="particles", standardise after each step whose number is a
+                multiple of it.
+
+        The result is not checked for NaN; `run` does that.
+        """
+        target = as_target(log_density, state.layout, state.points, state.key, batched)
+        return self._step(target, state, partition, rewhiten_every)
+
+    def run(
+        self,
+        log_density: Callable,
+        particles: PyTree | SVGDState,
+        num_steps: int = 500,
+        *,
+        key: Array | None = None,
+        whiten: str | ArrayLike | None = "auto",
+        batched: bool = False,
+        rebuild_every: int = 1,
+        progress: bool = False,
+        callback: Callable[[SVGDState], Any] | None = None,
+        callback_every: int = _BLOCK_STEPS,
+    ) -> SVGDState:
+        """Moves particles onto the distribution of `log_density`.
+
+        Args:
+            log_density: called with one particle, under vmap: returns a scalar, the log-density up
+                to a constant, or the score as a pytree like the particle. The shape of what it
+                returns decides which it is. A potential energy is minus a log-density.
+            particles: where to start. An array of shape `(n, d)` or a pytree of arrays with leading
+                axis `n`; or a state, to go on from.
+            num_steps: steps to make. Each costs one score of every particle and one update.
+            key: for a stochastic `log_density(particle, key)`, such as one of minibatches. Every
+                step gets a new key, and all particles of a step the same.
+            whiten: the coordinates in which to sample.
+                "laplace": the inverse Hessian at the mode, for a deterministic log-density.
+                    Particles whose root-mean-square distance from the mode is over ten standard
+                    deviations are a start from nowhere: they are mapped onto the mode, affinely.
+                "particles": the particles' own running covariance, taken again every ten steps;
+                    its diagonal where there are fewer than 4 d particles or d is over 512.
+                "auto": "laplace" where there is such a mode, else "particles".
+                An array: a factor L with L L^T the covariance, (d, d), or (d,) for a diagonal.
+                None: the coordinates as given, which then should have unit scale.
+            batched: call `log_density` with all particles at once, to return shape `(n,)` or a
+                pytree like the particles.
+            rebuild_every: steps between two partitions of the tree update.
+            progress: show a bar (needs tqdm: the extra `progress`).
+            callback: called with the state every `callback_every` steps and at the end; a true
+                answer ends the run.
+            callback_every: see `callback`.
+
+        Returns:
+            The last state; its `particles` are in the user's coordinates and structure.
+
+        Raises:
+            ValueError: on bad arguments, before anything is computed.
+            NonFiniteError: if particles become NaN or infinite. It names the step and carries the
+                last finite particles.
+
+        A run of `a + b` steps equals a run of `a`, saved, restored, and a run of `b`, bit for bit,
+        where `a` is a multiple of `rebuild_every`.
+        """
+        num_steps = _count(num_steps, "num_steps", least=0)
+        rebuild_every = _count(rebuild_every, "rebuild_every", least=1)
+        callback_every = _count(callback_every, "callback_every", least=1)
+        if isinstance(particles, SVGDState):
+            state = particles
+            if key is not None or not (isinstance(whiten, str) and whiten == "auto"):
+                raise ValueError(
+                    "key and whiten belong to the start of a run; this one goes on from a state"
+                )
+        else:
+            state = self.init(log_density, particles, key=key, whiten=whiten, batched=batched)
+        target = as_target(log_density, state.layout, state.points, state.key, batched)
+        rewhiten_every = rebuild_every * -(-_REWHITEN_EVERY // rebuild_every)
+
+        bar = _progress_bar(num_steps) if progress else None
+        done = 0
+        try:
+            while done < num_steps:
+                length = min(callback_every, num_steps - done)
+                state = self._block(target, state, length, rebuild_every, rewhiten_every)
+                done += length
+                if bar is not None:
+                    bar.update(length)
+                if callback is not None and callback(state):
+                    break
+        finally:
+            if bar is not None:
+                bar.close()
+        return state
+
+    @property
+    def _optimizer(self) -> optax.GradientTransformation:
+        return DEFAULT_OPTIMIZER if self.optimizer is None else self.optimizer
+
+    def _update_for(self, points: Array) -> SteinUpdate:
+        if self.update is not None:
+            return self.update
+        n, d = points.shape
+        bandwidth = jnp.asarray(whitened_bandwidth(n, d), points.dtype)
+        return SteinUpdate(kernels.Gaussian(bandwidth))
+
+    def _step(self, target, state, partition, rewhiten_every) -> SVGDState:
+        key, subkey = (None, None) if state.key is None else jax.random.split(state.key)
+        particles = state.whitening.unwhiten(state.points)
+        scores = state.whitening.whiten_score(target.score(particles, subkey))
+        update = self._update_for(state.points)
+        direction = (
+            update(state.points, scores)
+            if partition is None
+            else update(state.points, scores, partition)
+        )
+        # Optimisers mix their counters with floats, which strict promotion refuses.
+        with jax.numpy_dtype_promotion("standard"):
+            change, opt_state = self._optimizer.update(-direction, state.opt_state, state.points)
+        points = optax.apply_updates(state.points, change)
+        step = state.step + 1
+        whitening = state.whitening
+        if whitening.kind == "particles":
+            whitening, points, opt_state = jax.lax.cond(
+                step % rewhiten_every == 0,
+                # A function of its own: a bound method hashes the sampler, whose kernel is traced.
+                lambda *standing: self._rewhiten(*standing),
+                lambda *unchanged: unchanged,
+                whitening,
+                points,
+                opt_state,
+            )
+        key_data = None if key is None else jax.random.key_data(key)
+        return SVGDState(
+            points, whitening, opt_state, step, key_data, state.layout, state.key_impl
+        )
+
+    def _rewhiten(self, whitening, points, opt_state):
+        whitening, points, foreign = _whitening.rewhiten(whitening, points)
+        # Moments in other units would be wrong by orders of magnitude: begin again.
+        fresh = self._optimizer.init(points)
+        opt_state = jax.tree.map(lambda a, b: jnp.where(foreign, a, b), fresh, opt_state)
+        return whitening, points, opt_state
+
+    def _block(self, target, state, length, rebuild_every, rewhiten_every) -> SVGDState:
+        """`length` steps, in as many compiled calls as there are partitions."""
+        update = self._update_for(state.points)
+        while length > 0:
+            partition, part = None, length
+            if update.needs_partition(len(state.points)):
+                partition = update.partition(state.points)
+                if partition.sums != "exact":
+                    part = min(length, rebuild_every - int(state.step) % rebuild_every)
+            state, finite = _advance(
+                self, target, state, partition, jnp.int32(part), rewhiten_every
+            )
+            if not bool(finite):
+                raise _non_finite(target, state)
+            length -= part
+        return state
+
+
+@eqx.filter_jit
+def _advance(
+    sampler: SVGD, target: Target, state: SVGDState, partition: Any, length: Array, rewhiten_every: int
+) -> tuple[SVGDState, Bool[Array, ""]]:
+    """`length` steps, or fewer: it stops before the first whose particles are not finite."""
+
+    def advance(carry):
+        left, state, _ = carry
+        new = sampler._step(target, state, partition, rewhiten_every)
+        finite = jnp.all(jnp.isfinite(new.points))
+        kept = jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, state)
+        return left - 1, kept, finite
+
+    def advancing(carry):
+        left, _, finite = carry
+        return (left > 0) & finite
+
+    _, state, finite = jax.lax.while_loop(advancing, advance, (length, state, jnp.bool_(True)))
+    return state, finite
+
+
+def _choose_whitening(whiten, target: Target, points: Array, key) -> Whitening:
+    if whiten is None:
+        return _whitening.identity(points)
+    if not isinstance(whiten, str):
+        return _whitening.from_factor(points, whiten)
+    if whiten == "particles":
+        return _whitening.from_particles(points)
+    if whiten not in ("auto", "laplace"):
+        raise ValueError(
+            f'whiten must be "auto", "laplace", "particles", an array or None, got {whiten!r}'
+        )
+    obstacle = None
+    if not target.is_log_density:
+        obstacle = "the function given is a score, and the search for a mode needs a log-density"
+    elif key is not None:
+        obstacle = "the log-density is stochastic"
+    elif whiten == "auto" and points.shape[1] > _whitening.LARGEST_MODE_DIMENSION:
+        obstacle = "too many dimensions"
+    found = obstacle if obstacle is not None else _whitening.from_mode(target, points)
+    if isinstance(found, Whitening):
+        return found
+    if whiten == "auto":
+        return _whitening.from_particles(points)
+    raise ValueError(
+        f'whiten="laplace" found no approximation: {found}. Use whiten="particles", or give a '
+        "factor of the covariance"
+    )
+
+
+def _non_finite(target: Target, state: SVGDState) -> NonFiniteError:
+    step = int(state.step) + 1
+    scores = target.score(state.whitening.unwhiten(state.points), _first_key(state.key))
+    bad = np.flatnonzero(~np.isfinite(np.asarray(scores)).all(axis=1))
+    if bad.size:
+        cause = (
+            f"the score of {bad.size} of {scores.shape[0]} particles is not finite (the first is "
+            f"particle {bad[0]}): the log-density has no gradient there, or overflows"
+        )
+    else:
+        cause = "the scores are finite, so the step overflowed: take a smaller learning rate"
+    return NonFiniteError(
+        f"particles became NaN or infinite in step {step}; {cause}. The last finite particles are "
+        "in this exception's `particles`",
+        step,
+        state,
+    )
+
+
+def _first_key(key):
+    return None if key is None else jax.random.split(key)[1]
+
+
+def _typed(key: Array) -> Array:
+    """A typed key, from either kind that JAX hands out."""
+    if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        return key
+    return jax.random.wrap_key_data(key)
+
+
+def _count(value: Any, name: str, least: int) -> int:
+    try:
+        count = value.__index__()
+    except (AttributeError, TypeError):
+        raise ValueError(f"{name} must be an integer, got {value!r}") from None
+    if count < least:
+        raise ValueError(f"{name} must be at least {least}, got {count}")
+    return count
+
+
+def _progress_bar(total: int):
+    try:
+        from tqdm.auto import tqdm
+    except ImportError as error:
+        raise ImportError(
+            "progress=True needs tqdm: pip install 'steintrain[progress]'"
+        ) from error
+    return tqdm(total=total, unit="step", desc="SVGD")

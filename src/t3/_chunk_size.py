@@ -1,0 +1,263 @@
+"""How many probes to work on at a time.
+
+Two sizes matter. The scratch of a chunk should stay comparable to what is resident anyway (inputs
+and outputs), or within a budget: XLA's own accounting says what a probe costs. And a chunk runs
+fastest when its matrices stay in the processor's cache between the product that writes them and the
+one that reads them: a measured number of bytes. ``"auto"`` takes the smaller of the two.
+"""
+
+import functools
+import operator
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import memory
+
+from . import _transpose_chunks as chunks
+from ._ranks import FrameRanks
+
+
+ChunkSize = int | np.integer | None | Literal["auto"]
+
+
+class Sizes(NamedTuple):
+    """Largest sizes over modes; what packed storage pads to.
+
+    Attributes:
+        modes: d.
+        mode: N.
+        up, down: rows of the up Tucker cores, middle of the down cores.
+        left, right: bonds.
+    """
+
+    modes: int
+    mode: int
+    up: int
+    down: int
+    left: int
+    right: int
+
+
+def estimate_chunk_size(
+    mode_shapes: Sequence[int],
+    tucker_ranks: Sequence[int],
+    tt_ranks: Sequence[int],
+    order: int,
+    n_probes: int,
+    *,
+    n_tangent: int = 1,
+    stack_shape: Sequence[int] = (),
+    n_shards: int = 1,
+    dtype: Any = None,
+) -> int:
+    """Chunk of the probe-derivative transpose whose scratch is comparable to what is resident.
+
+    Resident are residuals, points, directions and the summed gradient. Scratch is measured from
+    two compilations of one chunk on abstract packed cores, cached by sizes: an upper bound for
+    ragged cores. Both gradients are in it, the train cores' (``r^2``) and the Tucker cores' (N).
+    Nothing runs; call it outside of jit, or inside, where shapes are static.
+
+    Args:
+        mode_shapes: ``N_i``, length d.
+        tucker_ranks: ``n_i``, length d.
+        tt_ranks: ``r_0 .. r_d``, length d + 1.
+        order: highest derivative K.
+        n_probes: W over all devices.
+        n_tangent: tangents at the frame that are worked on together (by ``jax.vmap``).
+        stack_shape: base points that are worked on together (by ``jax.vmap``).
+        n_shards: devices that W is split over; the answer is for one device's share.
+        dtype: default float32.
+
+    Returns:
+        An int in [1, probes of one shard]; all of them where everything fits.
+
+    Raises:
+        ValueError: sizes of the wrong number, a negative order, n_shards below 1.
+    """
+    sizes, order, dtype = _checked(mode_shapes, tucker_ranks, tt_ranks, order, dtype)
+    stacks = n_tangent * int(np.prod(stack_shape, dtype=int))
+    local = -(-n_probes // n_shards) if n_shards > 0 else n_probes
+    resident = _resident_bytes(sizes, order + 1, local, n_tangent, stacks, dtype)
+    return memory.balanced_chunk_size(
+        stacks * _probe_bytes(sizes, order, dtype), resident, n_probes, n_shards
+    )
+
+
+def max_chunk_size_within(
+    mode_shapes: Sequence[int],
+    tucker_ranks: Sequence[int],
+    tt_ranks: Sequence[int],
+    order: int,
+    n_probes: int,
+    target_bytes: float,
+    *,
+    n_tangent: int = 1,
+    stack_shape: Sequence[int] = (),
+    n_shards: int = 1,
+    dtype: Any = None,
+) -> int:
+    """Largest chunk of the probe-derivative transpose whose scratch stays within a budget.
+
+    Args:
+        target_bytes: budget for one device.
+
+    All else as in `estimate_chunk_size`.
+
+    Raises:
+        ValueError: also when not even one probe fits.
+    """
+    sizes, order, dtype = _checked(mode_shapes, tucker_ranks, tt_ranks, order, dtype)
+    stacks = n_tangent * int(np.prod(stack_shape, dtype=int))
+    return memory.chunk_size_within(
+        stacks * _probe_bytes(sizes, order, dtype), target_bytes, n_probes, n_shards
+    )
+
+
+def resolve_chunk_size(
+    chunk_size: ChunkSize, network: Any, n_probes: int, count: int, *, free: bool
+) -> int | None:
+    """The chunk to run with: `chunk_size` itself, or what ``"auto"`` means for these shapes.
+
+    Args:
+        chunk_size: as the user gave it.
+        network: a frame or a Tucker tensor train.
+        n_probes: W, on one device.
+        count: orders computed.
+        free: probe, or apply and entries.
+    """
+    if not isinstance(chunk_size, str):
+        return chunk_size
+    if chunk_size != "auto":
+        raise ValueError(f'chunk_size must be an int, None or "auto", got {chunk_size!r}.')
+    sizes, dtype = _sizes_of(network), np.dtype(network.dtype)
+    in_cache = cache_chunk_size(sizes, n_probes, count, dtype, free=free)
+    if in_cache >= n_probes:
+        return None
+    order = count - 1
+    resident = _resident_bytes(sizes, count, n_probes, 1, 1, dtype, free=free)
+    per_probe = _probe_bytes(sizes, order, dtype, free)
+    return min(in_cache, memory.balanced_chunk_size(per_probe, resident, n_probes))
+
+
+def cache_chunk_size(
+    sizes: Sizes, n_probes: int, count: int, dtype: np.dtype, *, free: bool = True
+) -> int:
+    """Probes whose matrices (slots times bond times bond) fill the cache."""
+    slots = min(count, 2) + (count if free else 0)
+    per_probe = slots * max(sizes.left, sizes.right) ** 2 * dtype.itemsize
+    if CACHE.choose(n_probes * per_probe) == "whole":
+        return n_probes
+    return max(1, int(CACHE.active_threshold() // per_probe))
+
+
+def _checked(mode_shapes, tucker_ranks, tt_ranks, order, dtype):
+    d = len(mode_shapes)
+    if len(tucker_ranks) != d or len(tt_ranks) != d + 1:
+        raise ValueError(
+            f"for {d} mode_shapes expected {d} tucker_ranks and {d + 1} tt_ranks, got "
+            f"{len(tucker_ranks)} and {len(tt_ranks)}."
+        )
+    order = operator.index(order)
+    if order < 0:
+        raise ValueError(f"order must be from 0 on, got {order}.")
+    dtype = jax.dtypes.canonicalize_dtype(np.float32 if dtype is None else dtype)
+    n, r = max(tucker_ranks), max(tt_ranks)
+    # Orders above d - 1 are zero and are not computed.
+    return Sizes(d, max(mode_shapes), n, n, r, r), min(order, d - 1), np.dtype(dtype)
+
+
+def _sizes_of(network: Any) -> Sizes:
+    s = network.sizes
+    if isinstance(s, FrameRanks):
+        return Sizes(
+            len(s.shape), max(s.shape), max(s.up), max(s.down), max(s.left), max(s.right)
+        )
+    return Sizes(len(s.shape), max(s.shape), max(s.tucker), max(s.tucker), max(s.tt), max(s.tt))
+
+
+def _resident_bytes(
+    sizes: Sizes, count: int, n_probes: int, n_tangent: int, stacks: int, dtype, *, free=True
+) -> float:
+    """Bytes of residuals, points, directions and the summed gradient."""
+    del n_tangent
+    d, n = sizes.modes, sizes.mode
+    residual = stacks * count * (d * n if free else 1)
+    points = 2 * d * n
+    gradient = stacks * d * (sizes.down * n + sizes.left * sizes.up * sizes.right)
+    return dtype.itemsize * (n_probes * (residual + points) + gradient)
+
+
+@functools.lru_cache(maxsize=256)
+def _probe_bytes(sizes: Sizes, order: int, dtype: np.dtype, free: bool = True) -> float:
+    """Scratch of a chunk for each further probe, read from XLA."""
+    d, n, nu, no, rl, rr = sizes
+    array = lambda *shape: jax.ShapeDtypeStruct(shape, dtype)  # noqa: E731
+    trains = chunks.HoleTrains(
+        array(d, nu, n),
+        array(d, rl, no, rr),
+        array(d, rl, nu, rl),
+        array(d, rr, nu, rr),
+        array(rl),
+        array(rr),
+    )
+    rows = [[array(1, n)] * d, [array(1, n)] * d if order else None]
+    rows.append([[array(1, n)] * (order + 1)] * d if free else [array(1)] * (order + 1))
+    fn = functools.partial(_chunk_of_rows, order=order, free=free)
+    return memory.row_bytes(fn, rows, trains, key=("t3 transpose", order, free))
+
+
+def _chunk_of_rows(rows, trains, *, order: int, free: bool):
+    points, directions, residual = rows
+    directions = None if directions is None else jnp.stack(directions)
+    residual = jnp.stack([jnp.stack(jets) for jets in residual]) if free else jnp.stack(residual)
+    chunk = chunks.probe_transpose_chunk if free else chunks.apply_transpose_chunk
+    return chunk(trains, order + 1, jnp.stack(points), directions, residual, keep=False)
+
+
+def _cache_workload(size: int):
+    """One chunk whose matrices take `size` bytes, or the same probes in two."""
+    d, n, r, order = 4, 48, 32, 3
+    probes = max(4, size // ((order + 3) * r * r * 4))
+    rng = np.random.default_rng(0)
+    draw = lambda *shape: jnp.asarray(rng.standard_normal(shape), jnp.float32)  # noqa: E731
+    trains = chunks.HoleTrains(
+        tuple(draw(r, n) for _ in range(d)),
+        *(tuple(draw(r, r, r) / r for _ in range(d)) for _ in range(3)),
+        draw(r),
+        draw(r),
+    )
+    points, directions = (tuple(draw(probes, n) for _ in range(d)) for _ in range(2))
+    residual = tuple(draw(order + 1, probes, n) for _ in range(d))
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def run(chunk_size, points, directions, residual):
+        def chunk(rows):
+            first, count = rows[0], rows.shape[0]
+            cut = lambda a: jax.lax.dynamic_slice_in_dim(a, first, count, a.ndim - 2)  # noqa: E731
+            inputs = jax.tree.map(cut, (points, directions, residual))
+            return chunks.probe_transpose_chunk(trains, order + 1, *inputs, keep=False)
+
+        return memory.map_sum(chunk, jnp.arange(probes), chunk_size=chunk_size)
+
+    whole = functools.partial(run, probes, points, directions, residual)
+    cut = functools.partial(run, -(-probes // 2), points, directions, residual)
+    return whole, cut
+
+
+CACHE = memory.register(
+    memory.Crossover(
+        name="t3.chunk",
+        threshold={"cpu": 2**21, "gpu": 2**28},
+        unit="bytes of matrices in a chunk",
+        below="whole",
+        above="cut",
+        evidence=(
+            "TABLE"
+        ),
+        workload=_cache_workload,
+    )
+)

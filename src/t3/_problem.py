@@ -1,0 +1,214 @@
+"""The least-squares problem of a fit, seen only through loops over chunks of probes.
+
+With J the samples of a tangent and w the weights, the objective is ``1/2 |w (samples(x) - data)|^2``
+plus ``ridge/2 |x|^2``. Values, gradients and Gauss-Newton products run forward and transpose of one
+chunk before the next chunk starts: no residual of all probes exists.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from . import _forward_chunks as forward
+from . import _geometry as geometries
+from . import _transpose_chunks as backward
+from ._chunk_size import ChunkSize, resolve_chunk_size
+from ._format import TuckerTensorTrain
+from ._frame import T3Frame, T3Variations
+from ._packing import is_packed
+from ._probes import common_dtype, map_probes
+from ._samples import Measurements, Sampling, measurements
+from ._transpose import hole_trains
+
+
+class LeastSquares(eqx.Module):
+    """``1/2 |w (samples(x) - data)|^2 + ridge/2 |x|^2`` for tensors of one size and storage.
+
+    Attributes:
+        measured: samples and data.
+        square_weight: ``w^2``, ``(d, T)`` for probes, else ``(T,)``.
+        ridge: Tikhonov factor, or None.
+        chunk_size: probes in a chunk; None for all.
+    """
+
+    measured: Measurements
+    square_weight: Array | None
+    ridge: Array | None
+    chunk_size: int | None = eqx.field(static=True)
+
+    @property
+    def dtype(self) -> Any:
+        return jax.tree.leaves(self.measured.data)[0].dtype
+
+    def data_square(self) -> Float[Array, ""]:
+        """``|w data|^2``: the objective of the zero tensor, doubled."""
+        data = self.measured.data
+        return 2 * _half_dot(data, self._weighted(data))
+
+    def residual(self, x: TuckerTensorTrain) -> Any:
+        """``samples(x) - data``, unweighted: d arrays ``(T, W, N_i)``, or ``(T, W)``."""
+        return self._over_chunks(
+            lambda points, directions, data: _minus(self._samples(x, points, directions), data),
+            x.is_packed,
+            keep_axis=-2 if self.measured.free else -1,
+        )
+
+    def objective(self, x: TuckerTensorTrain) -> Float[Array, ""]:
+        """Its value at `x`. Memory: one chunk."""
+
+        def chunk(points, directions, data):
+            r = _minus(self._samples(x, points, directions), data)
+            return _half_dot(r, self._weighted(r))
+
+        value = self._over_chunks(chunk, x.is_packed)
+        return value if self.ridge is None else value + self.ridge * x.inner(x) / 2
+
+    def value_and_gradient(
+        self, geometry: geometries.Geometry, x: TuckerTensorTrain, frame: T3Frame
+    ) -> tuple[Float[Array, ""], T3Variations]:
+        """Objective and gradient at `x`, whose frame in the geometry is given."""
+        trains = hole_trains(frame)
+
+        def chunk(points, directions, data):
+            r = _minus(self._samples(x, points, directions), data)
+            weighted = self._weighted(r)
+            return _half_dot(r, weighted), self._back(trains, points, directions, weighted)
+
+        value, (tucker, train) = self._over_chunks(chunk, x.is_packed)
+        gradient = T3Variations(tucker, train)
+        if self.ridge is not None:
+            value = value + self.ridge * x.inner(x) / 2
+            gradient = gradient + self._ridge_gradient(geometry, x, frame) * self.ridge
+        return value, geometries.project(geometry, frame, gradient)
+
+    def gradient(
+        self, x: TuckerTensorTrain, *, geometry: geometries.Geometry = "manifold"
+    ) -> tuple[T3Frame, T3Variations]:
+        """Frame at `x` and gradient there."""
+        frame = geometries.frame_at(geometry, x)
+        return frame, self.value_and_gradient(geometry, x, frame)[1]
+
+    def gauss_newton_product(
+        self, geometry: geometries.Geometry, frame: T3Frame, v: T3Variations
+    ) -> T3Variations:
+        """``(J^T w^2 J + ridge) v``, projected. `v` must be gauged on the manifold."""
+        trains = hole_trains(frame)
+        count = self.measured.orders
+        run = forward.tangent_probe_chunk if self.measured.free else forward.tangent_apply_chunk
+
+        def chunk(points, directions, _):
+            jets = self._weighted(run(frame, v, count, points, directions))
+            return self._back(trains, points, directions, jets)
+
+        out = T3Variations(*self._over_chunks(chunk, frame.is_packed, data=False))
+        if self.ridge is not None:
+            out = out + v * self.ridge
+        return geometries.project(geometry, frame, out)
+
+    def batch(self, index: Array) -> "LeastSquares":
+        """The problem of some probes, with the ridge in proportion."""
+        share = index.shape[0] / self.measured.probes.count
+        ridge = None if self.ridge is None else self.ridge * jnp.asarray(share, self.ridge.dtype)
+        return LeastSquares(self.measured.batch(index), self.square_weight, ridge, self.chunk_size)
+
+    def _over_chunks(self, fn, packed: bool, *, data: bool = True, keep_axis: int | None = None):
+        return map_probes(
+            fn,
+            self.measured.probes,
+            self.measured.data if data else None,
+            packed=packed,
+            chunk_size=self.chunk_size,
+            keep_axis=keep_axis,
+        )
+
+    def _samples(self, x, points, directions):
+        parts = x.tucker_cores, x.tt_cores, (x.left_end, x.right_end), self.measured.orders
+        if self.measured.free:
+            return forward.tensor_probe_chunk(*parts, points, directions)[0]
+        return forward.tensor_apply_chunk(*parts, points, directions)
+
+    def _back(self, trains, points, directions, jets):
+        run = (
+            backward.probe_transpose_chunk if self.measured.free else backward.apply_transpose_chunk
+        )
+        return run(trains, self.measured.orders, points, directions, jets, keep=False)
+
+    def _weighted(self, r):
+        if self.square_weight is None:
+            return r
+        if not self.measured.free:
+            return r * self.square_weight[:, None]
+        if is_packed(r):
+            return r * self.square_weight[:, :, None, None]
+        return tuple(a * self.square_weight[i][:, None, None] for i, a in enumerate(r))
+
+    def _ridge_gradient(self, geometry, x, frame):
+        if geometry == "manifold":
+            return geometries.point_direction(frame)
+        slope = jax.grad(lambda z: z.inner(z) / 2)(x)
+        return T3Variations(slope.tucker_cores, slope.tt_cores)
+
+
+def least_squares(
+    x: TuckerTensorTrain,
+    sampling: Sampling,
+    data: Any,
+    *,
+    weight: Any = None,
+    ridge: float | Array | None = None,
+    chunk_size: ChunkSize = "auto",
+    batch_size: int | None = None,
+) -> LeastSquares:
+    """The problem of fitting tensors of the sizes and storage of `x`.
+
+    Args:
+        x: gives shape, ranks, storage and dtype.
+        sampling: `t3.Probe`, `t3.Apply` or `t3.Entries`.
+        data: what was measured, in the shapes that the sampling functions return.
+        weight: factors of the residual: a number, ``(K + 1,)`` by order, for probes also ``(d, K +
+            1)`` by mode and order, or ``(d,)`` by mode where they have no orders.
+        ridge: Tikhonov factor, not negative.
+        chunk_size: probes worked on at a time; `"auto"` from the sizes.
+        batch_size: probes of a minibatch, for `"auto"`.
+
+    Raises:
+        ValueError: shapes that do not fit, a negative ridge.
+    """
+    dtype = common_dtype(x)
+    measured = measurements(x.shape, sampling, data, dtype, packed=x.is_packed)
+    d, orders = x.ndim, measured.orders
+    square = None
+    if weight is not None:
+        weight = jnp.asarray(weight, dtype)
+        by_order = (sampling.order or 0) + 1
+        given = (d, by_order) if measured.free else (by_order,)
+        if measured.free and sampling.order is None and weight.shape == (d,):
+            weight = weight[:, None]
+        if weight.ndim > len(given) or weight.shape != given[len(given) - weight.ndim :]:
+            raise ValueError(
+                f"weight has shape {weight.shape}, expected a number, or a shape that ends "
+                f"{given}: modes and orders for probes, orders otherwise."
+            )
+        square = jnp.broadcast_to(
+            weight.reshape((1,) * (len(given) - weight.ndim) + weight.shape), given
+        )
+        square = square[..., :orders] ** 2
+    if ridge is not None:
+        if not isinstance(ridge, jax.core.Tracer) and float(np.asarray(ridge)) < 0:
+            raise ValueError(f"The regularizer must not be negative, got {ridge}.")
+        ridge = jnp.asarray(ridge, dtype)
+    count = min(batch_size or measured.probes.count, measured.probes.count)
+    size = resolve_chunk_size(chunk_size, x, count, orders, free=measured.free)
+    return LeastSquares(measured, square, ridge, size)
+
+
+def _minus(a, b):
+    return jax.tree.map(jnp.subtract, a, b)
+
+
+def _half_dot(a, b):
+    return jax.tree.reduce(jnp.add, jax.tree.map(jnp.vdot, a, b)) / 2

@@ -1,0 +1,146 @@
+"""Tangents as tensors: arithmetic, inner products and gauges, against dense arrays."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import t3
+
+CASES = {
+    "one mode": ((5,), (1,), (1, 1)),
+    "mode of size one": ((1, 4), (1, 2), (1, 1, 1)),
+    "unequal": ((4, 5, 3), (2, 3, 2), (1, 2, 2, 1)),
+    "slack": ((2, 3, 2), (3, 4, 2), (1, 5, 4, 1)),
+}
+
+
+def raw_tangent(key, frame):
+    """Normal coordinates in every core, not gauged."""
+    return t3.T3Variations(
+        *(
+            tuple(
+                jax.random.normal(jax.random.fold_in(key, 10 * j + i), s)
+                for i, s in enumerate(side)
+            )
+            for j, side in enumerate(frame.variation_shapes())
+        )
+    )
+
+
+def dense_tangent(frame, variations):
+    """Sum of the 2 d trains, one hole filled in each, in NumPy."""
+    frame, variations = jax.tree.map(np.asarray, (frame, variations))
+    d = len(frame.up_tucker)
+    total = 0
+    for hole in range(d):
+        for in_tucker in (True, False):
+            dense = np.ones((1, frame.left_tt[0].shape[0]))
+            for i in range(d):
+                u, core = frame.up_tucker[i], frame.left_tt[i]
+                if i > hole:
+                    core = frame.right_tt[i]
+                elif i == hole and in_tucker:
+                    u, core = variations.tucker[i], frame.down_tt[i]
+                elif i == hole:
+                    core = variations.tt[i]
+                dense = np.tensordot(dense, np.einsum("anb,nN->aNb", core, u), 1)
+            total = total + dense.sum(-1)[0]
+    return total
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_equals_dense(case, key, relative_error):
+    sizes = CASES[case]
+    frame = t3.T3Frame.from_t3(t3.TuckerTensorTrain.random(key, *sizes))
+    keys = jax.random.split(key)
+    v, w = (raw_tangent(k, frame) for k in keys)
+    dense, other = dense_tangent(frame, v), dense_tangent(frame, w)
+    point = np.asarray(frame.to_dense())
+
+    @jax.jit
+    def everything(v, w):
+        return {
+            "dense": v.to_dense(),
+            "with point": v.to_dense(include_point=True),
+            "gauged": v.gauge().to_dense(),
+            "sum": (v + 2 * w - (-v)).to_dense(),
+            "reverse": v.reverse().to_dense(),
+            "inner": v.inner(w),
+            "norm": v.norm(),
+            "norm in the gauge": jnp.sqrt(v.gauge().variations.dot(v.gauge().variations)),
+        }
+
+    expected = {
+        "dense": dense,
+        "with point": dense + point,
+        "gauged": dense,
+        "sum": 2 * dense + 2 * other,
+        "reverse": dense.transpose(),
+        "inner": np.sum(dense * other),
+        "norm": np.linalg.norm(dense),
+        "norm in the gauge": np.linalg.norm(dense),
+    }
+    packed = frame.pack()
+    for pair in (
+        (t3.T3Tangent(frame, v), t3.T3Tangent(frame, w)),
+        (
+            t3.T3Tangent(packed, packed.pack_variations(v)),
+            t3.T3Tangent(packed, packed.pack_variations(w)),
+        ),
+    ):
+        values = everything(*pair)
+        for name, value in values.items():
+            # An inner product may cancel.
+            assert relative_error(value, expected[name]) < (1e-10 if name == "inner" else 1e-12), (
+                name
+            )
+
+
+def test_frame_with_tails_and_without_orthogonality(rng, relative_error):
+    shapes = {
+        "up": ((2, 4), (3, 5)),
+        "down": ((2, 2, 3), (3, 3, 2)),
+        "left": ((2, 2, 3), (3, 3, 1)),
+        "right": ((1, 2, 3), (3, 3, 2)),
+    }
+    cores = (tuple(rng.standard_normal(s) for s in side) for side in shapes.values())
+    frame = t3.T3Frame(*cores)
+    v = raw_tangent(jax.random.key(0), frame)
+    dense = dense_tangent(frame, v)
+    dense_point = np.asarray(frame.to_dense())
+    for f, u in ((frame, v), (frame.pack(), frame.pack_variations(v))):
+        tangent = t3.T3Tangent(f, u)
+        assert relative_error(tangent.to_dense(), dense) < 1e-13
+        assert relative_error(tangent.to_dense(include_point=True), dense + dense_point) < 1e-13
+
+
+def test_zeros_and_random(key):
+    frame = t3.T3Frame.from_t3(t3.TuckerTensorTrain.random(key, *CASES["unequal"]))
+    for f in (frame, frame.pack()):
+        zero = t3.T3Tangent.zeros(f)
+        assert float(zero.norm()) == 0
+        slope = jax.grad(lambda v, f=f: t3.T3Tangent(f, v).norm())(zero.variations)
+        assert all(np.all(np.asarray(leaf) == 0) for leaf in jax.tree.leaves(slope))
+        v = t3.T3Tangent.random(key, f)
+        # Gauged: projecting changes nothing, and the coordinates carry the inner product.
+        for a, b in zip(jax.tree.leaves(v), jax.tree.leaves(v.project()), strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-12)
+        np.testing.assert_allclose(float(v.norm()), float(jnp.sqrt(v.variations.dot(v.variations))))
+
+
+def test_several_tangents_at_a_frame(key, relative_error):
+    frame = t3.T3Frame.from_t3(t3.TuckerTensorTrain.random(key, *CASES["unequal"]))
+    tangents = [t3.T3Tangent.random(k, frame) for k in jax.random.split(key, 3)]
+    stack = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(t.variations for t in tangents))
+    norms = jax.vmap(lambda v: t3.T3Tangent(frame, v).norm())(stack)
+    assert relative_error(norms, [float(t.norm()) for t in tangents]) < 1e-13
+
+
+def test_inputs_are_checked(key):
+    frame = t3.T3Frame.from_t3(t3.TuckerTensorTrain.random(key, *CASES["unequal"]))
+    v = t3.T3Tangent.zeros(frame).variations
+    with pytest.raises(ValueError, match="do not fit"):
+        t3.T3Tangent(frame, t3.T3Variations(v.tucker, v.tt[::-1]))
+    with pytest.raises(ValueError, match="both packed"):
+        t3.T3Tangent(frame, frame.pack_variations(v))
