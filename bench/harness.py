@@ -258,7 +258,7 @@ def limits(smoke: bool = False) -> dict[str, dict[str, float]]:
         square = jnp.ones((size, size), dtype)
         line = jnp.linspace(-1, 0, length, dtype=dtype)
         wide = jnp.ones(4 * length, dtype)
-        product = measure(lambda a: jnp.matmul(a, a, precision="highest"), square)
+        product = measure(lambda a: jnp.matmul(a, a, precision="highest"), square, repeats=10)
         exponentials = measure(jnp.exp, line)
         copy = measure(lambda a: a + jnp.ones((), a.dtype), wide)
         found[dtype] = {

@@ -1,8 +1,7 @@
 """Would the O-rings have failed? A logistic regression, sampled by SVGD and checked by quadrature.
 
-On 28 January 1986 the space shuttle Challenger was launched at 31 F. Of the 23 flights before it
-whose boosters were recovered, seven had shown distress of an O-ring, most of them on cold days.
-The model: on a flight at temperature t (in F), distress has probability
+The space shuttle Challenger was launched at 31 F and lost. Of the 23 flights before it whose boosters
+were recovered, seven had shown distress of an O-ring, most of them on cold days. The model: on a flight at temperature t (in F), distress has probability
 
     1 / (1 + exp(-(intercept + slope t))),
     intercept ~ N(0, 50^2),    slope ~ N(0, 1^2),
@@ -140,29 +139,27 @@ def draw(particles: np.ndarray, exact: Quadrature, path: Path) -> None:
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
 
-    shares = (0.99, 0.9, 0.5)
-    left.scatter(*particles.T, s=5, color=blue, alpha=0.35, linewidths=0, label="SVGD particles")
-    contours = left.contour(
-        exact.intercept,
+    # In (intercept, slope) the posterior is a needle; the log-odds at 70 F open it up.
+    across, slopes = particles[:, 0] + 70 * particles[:, 1], particles[:, 1]
+    left.scatter(across, slopes, s=7, color=blue, alpha=0.45, linewidths=0, label="SVGD particles")
+    left.contour(
+        exact.intercept + 70 * exact.slope,
         exact.slope,
         exact.log_posterior,
-        levels=[exact.level(share) for share in shares],
+        levels=[exact.level(share) for share in (0.99, 0.9, 0.5)],
         colors=ink,
-        linewidths=1.2,
+        linewidths=1.3,
+        linestyles="solid",
     )
-    names = {level: f"{share:.0%}" for level, share in zip(contours.levels, shares, strict=True)}
-    left.clabel(contours, fmt=names, fontsize=9)
-    left.plot([], [], color=ink, linewidth=1.2, label="posterior by quadrature, mass inside")
-    low, high = particles.min(0), particles.max(0)
-    pad = 0.06 * (high - low)
+    left.plot([], [], color=ink, linewidth=1.3, label="50, 90 and 99 % of the posterior, quadrature")
     left.set(
-        xlim=(low[0] - pad[0], high[0] + pad[0]),
-        ylim=(low[1] - pad[1], high[1] + pad[1]),
-        xlabel="intercept",
+        xlim=(-4.2, 1.4),
+        ylim=(-0.83, 0.16),
+        xlabel="log-odds of distress at 70 F",
         ylabel="slope (1/F)",
         title="Posterior",
     )
-    left.legend(frameon=False, loc="upper right")
+    left.legend(frameon=False, loc="upper left")
 
     temperature = np.linspace(28, 84, 200)
     curves = probability(particles[:, :1], particles[:, 1:], temperature)

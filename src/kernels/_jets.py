@@ -57,9 +57,7 @@ def convolution_outer(
 
     Multiply-adds: ``T (T + 1) / 2 . m n`` a sample, a streaming loop without intermediates.
     """
-    return [
-        sum(_outer(a[:, q], b[:, t - q]) for q in range(t + 1)) for t in range(a.shape[1])
-    ]
+    return [sum(_outer(a[:, q], b[:, t - q]) for q in range(t + 1)) for t in range(a.shape[1])]
 
 
 def correlation_outer(
@@ -71,6 +69,4 @@ def correlation_outer(
     affine jet's coefficients.
     """
     count = a.shape[1]
-    return [
-        sum(_outer(a[:, q], b[:, q + u]) for q in range(count - u)) for u in range(degree + 1)
-    ]
+    return [sum(_outer(a[:, q], b[:, q + u]) for q in range(count - u)) for u in range(degree + 1)]

@@ -6,7 +6,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from kernels._profiles import RadialKernel
 from kernels._tiles import MAX_UNROLLED, Block, as_rows, backward_tile, forward_tile
@@ -16,7 +16,6 @@ from memory import map_concat, map_sum
 # Targets and sources of one tile. Nanoseconds a pair, float32, d = 3, two CPU cores, forward:
 #     512 x 512  0.42    1024 x 256  0.40    1024 x 128  0.53    2048 x 64  0.52    256 x 2048  0.49
 # Above MAX_UNROLLED dimensions the matrix products want square tiles; d = 1000, n = 4096, seconds:
-#     GRIDT
 DEFAULT_TILES = {
     "cpu": ((1024, 256), (512, 4096)),
     "gpu": ((4096, 4096), (4096, 4096)),
@@ -28,10 +27,10 @@ WIDE_BLOCK = 512
 
 def kernel_sum(
     kernel: RadialKernel,
-    particles: Float[Array, "n d"],
-    charges: Float[Array, "n c"],
+    particles: ArrayLike,
+    charges: ArrayLike,
     *,
-    targets: Float[Array, "m d"] | None = None,
+    targets: ArrayLike | None = None,
     tile: tuple[int, int] | None = None,
 ) -> Float[Array, "n_or_m c"]:
     """y_i = sum_j k(x_i, x_j) q_j over all pairs, tile by tile.
@@ -67,29 +66,13 @@ def kernel_sum(
             f"targets must have shape (m, {particles.shape[1]}) like particles of shape "
             f"{particles.shape}, got {targets.shape}"
         )
-    x, rate = _coordinates(kernel, particles)
-    y, _ = _coordinates(kernel, targets, origin=particles)
-
-    def sum_at(rows):
-        # Sources carry places 0, 1, ...; a target carries one that none of them has.
-        nowhere = jnp.full(rows.shape[:1], particles.shape[0], jnp.int32)
-        none = jnp.zeros((charges.shape[1], rows.shape[0]), rows.dtype)
-        block = Block(as_rows(rows), none, None, nowhere)
-
-        def from_sources(rows):
-            sources = Block(as_rows(rows[0]), as_rows(rows[1]), None, rows[2])
-            return forward_tile(type(kernel).weights, False, block, sources, rate)
-
-        rows = (x, charges, _places(x))
-        return map_sum(from_sources, rows, chunk_size=sizes[1], checkpoint=True).T
-
-    return map_concat(sum_at, y, chunk_size=sizes[0], checkpoint=True)
+    return _sum_over_targets(kernel, sizes, particles, charges, targets)
 
 
 def stein_sum(
     kernel: RadialKernel,
-    particles: Float[Array, "n d"],
-    scores: Float[Array, "n d"],
+    particles: ArrayLike,
+    scores: ArrayLike,
     *,
     tile: tuple[int, int] | None = None,
 ) -> Float[Array, "n d"]:
@@ -143,9 +126,35 @@ def tile_sizes(dimension: int, tile: tuple[int, int] | None = None) -> tuple[int
     return narrow if dimension <= MAX_UNROLLED else wide
 
 
+# Compiled here too, or a call outside of jit would trace and compile its loops every time.
+@partial(jax.jit, static_argnums=(1, 2))
 def _sum_over_self(kernel, repel, sizes, particles, charges):
     x, rate = _coordinates(kernel, particles)
     return _self_sum(type(kernel).weights, repel, sizes, x, rate, charges)
+
+
+@partial(jax.jit, static_argnums=(1,))
+def _sum_over_targets(kernel, sizes, particles, charges, targets):
+    x, rate = _coordinates(kernel, particles)
+    y, _ = _coordinates(kernel, targets, origin=particles)
+
+    if x.shape[1] > MAX_UNROLLED:
+        return wide_sum(type(kernel).weights, False, sizes, x, rate, charges, targets=y)
+
+    def sum_at(rows):
+        # Sources carry places 0, 1, ...; a target carries one that none of them has.
+        nowhere = jnp.full(rows.shape[:1], particles.shape[0], jnp.int32)
+        none = jnp.zeros((charges.shape[1], rows.shape[0]), rows.dtype)
+        block = Block(as_rows(rows), none, None, nowhere)
+
+        def from_sources(rows):
+            sources = Block(as_rows(rows[0]), as_rows(rows[1]), None, rows[2])
+            return forward_tile(type(kernel).weights, False, block, sources, rate)
+
+        rows = (x, charges, _places(x))
+        return map_sum(from_sources, rows, chunk_size=sizes[1], checkpoint=True).T
+
+    return map_concat(sum_at, y, chunk_size=sizes[0], checkpoint=True)
 
 
 def _coordinates(kernel, points, origin=None):

@@ -1,6 +1,7 @@
 """Radial kernels with a trainable bandwidth: the Gaussian and the inverse multiquadric."""
 
 import abc
+from collections.abc import Sequence
 
 import equinox as eqx
 import jax
@@ -29,7 +30,12 @@ class RadialKernel(eqx.Module):
     log_bandwidth: Float[Array, "..."] | None
     metric: Float[Array, "d d"] | None
 
-    def __init__(self, bandwidth: ArrayLike | None = None, *, metric: ArrayLike | None = None):
+    def __init__(
+        self,
+        bandwidth: ArrayLike | Sequence[float] | None = None,
+        *,
+        metric: ArrayLike | None = None,
+    ):
         """
         Args:
             bandwidth: positive, shape () or (d,), in the units of the points. May be traced.
@@ -99,26 +105,28 @@ class RadialKernel(eqx.Module):
             )
         return jnp.linalg.cholesky(self.metric).astype(dtype)
 
-    def scale(self, points: Float[Array, "n d"]) -> Float[Array, "n d"]:
+    def scale(self, points: Float[Array | np.ndarray, "n d"]) -> Float[Array, "n d"]:
         """Scaled coordinates z = x L, in which the kernel is a function of the plain distance."""
         if self.metric is None:
             return points * self.rates(points.shape[1], points.dtype)[None, :]
         return dot(points, self.factor(points.shape[1], points.dtype))
 
-    def unscale_gradient(self, vectors: Float[Array, "n d"]) -> Float[Array, "n d"]:
+    def unscale_gradient(self, vectors: Float[Array | np.ndarray, "n d"]) -> Float[Array, "n d"]:
         """v L^T: a gradient or an update direction, from scaled coordinates to the points' own."""
         if self.metric is None:
             return vectors * self.rates(vectors.shape[1], vectors.dtype)[None, :]
         return dot(vectors, self.factor(vectors.shape[1], vectors.dtype).T)
 
-    def scale_gradient(self, vectors: Float[Array, "n d"]) -> Float[Array, "n d"]:
+    def scale_gradient(self, vectors: Float[Array | np.ndarray, "n d"]) -> Float[Array, "n d"]:
         """s L^-T: a score, from the points' own coordinates to scaled ones."""
         if self.metric is None:
             return vectors / self.rates(vectors.shape[1], vectors.dtype)[None, :]
         factor = self.factor(vectors.shape[1], vectors.dtype)
         return jax.scipy.linalg.solve_triangular(factor, vectors.T, lower=True).T
 
-    def __call__(self, x: Float[Array, "n d"], y: Float[Array, "m d"]) -> Float[Array, "n m"]:
+    def __call__(
+        self, x: Float[Array | np.ndarray, "n d"], y: Float[Array | np.ndarray, "m d"]
+    ) -> Float[Array, "n m"]:
         """The dense kernel matrix. Memory n m d: for checks and small sizes."""
         x, y = jnp.asarray(x), jnp.asarray(y)
         difference = x[:, None, :] - y[None, :, :]
@@ -151,7 +159,7 @@ class InverseMultiquadric(RadialKernel):
         return f, slope, 1.5 * u * slope
 
 
-def _checked_bandwidth(bandwidth: ArrayLike, owner: str) -> Array:
+def _checked_bandwidth(bandwidth: ArrayLike | Sequence[float], owner: str) -> Array:
     bandwidth = _as_float(bandwidth)
     if bandwidth.ndim > 1:
         raise ValueError(

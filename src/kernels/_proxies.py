@@ -42,7 +42,9 @@ def chebyshev(t: Float[Array, "*shape"], count: int, *, axis: int = -1) -> Float
     return jnp.stack(values[:count], axis=axis)
 
 
-def chebyshev_slopes(t: Float[Array, "*shape"], count: int, *, axis: int = -1) -> Float[Array, "*out"]:
+def chebyshev_slopes(
+    t: Float[Array, "*shape"], count: int, *, axis: int = -1
+) -> Float[Array, "*out"]:
     """The derivatives of `chebyshev(t, count)` in t, by T'_k = 2 T_{k-1} + 2 t T'_{k-1} - T'_{k-2}."""
     values = [jnp.ones_like(t), t]
     slopes = [jnp.zeros_like(t), jnp.ones_like(t)]

@@ -8,17 +8,12 @@ order, and the sums over sources are products of a few rows with the tile.
 from collections.abc import Callable
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
 # Up to this many dimensions squared distances are summed coordinate by coordinate inside the loop
-# that takes the profile; above it they come from one matrix product. Seconds of one exact float32
-# update of 4,096 particles on two CPU cores, forward:
-#     d            4      8      12     16     24     32     100
-#     coordinates  GRIDC
-#     product      GRIDP
+# that takes the profile; above it they come from matrix products.
 MAX_UNROLLED = 8
 
 
@@ -29,8 +24,7 @@ class Block(eqx.Module):
         x: coordinates, (d, m).
         q: charges, (c, m).
         a: cotangents of the sums at these particles, (c, m); None outside a backward pass.
-        index: place of each particle among all, (m,); pairs of equal places are left out, and so
-            is padding, which carries a negative place.
+        index: place of each particle among all, (m,); pairs of equal places are left out.
     """
 
     x: Float[Array, "d m"]
@@ -42,10 +36,10 @@ class Block(eqx.Module):
 class Pairs(eqx.Module):
     """Distances of a tile and the sums over its sources.
 
-    Coordinates are centred on a target before anything is formed from them, so that a common
-    offset of all particles costs no digits. What is left is the extent of the targets: while that
-    is *compact*, expanded products lose little; otherwise every difference is taken pair by pair
-    before it is squared or summed, which is slower and exact.
+    Differences are taken from the coordinates as given, before they are scaled or squared. Sums of
+    weights times differences are products with coordinates centred on a target, which keeps a
+    common offset out of them. What is left is the extent of the targets: while that is *compact*
+    the products lose little; otherwise the differences are summed pair by pair, slower and exact.
     """
 
     targets: Block
@@ -54,7 +48,6 @@ class Pairs(eqx.Module):
     zt: Float[Array, "d t"]
     zs: Float[Array, "d s"]
     compact: Array
-    unrolled: bool = eqx.field(static=True)
 
     def __init__(self, targets: Block, sources: Block, rate: Array):
         self.targets, self.sources, self.rate = targets, sources, rate
@@ -62,22 +55,23 @@ class Pairs(eqx.Module):
         self.zt = (targets.x - centre) * rate[:, None]
         self.zs = (sources.x - centre) * rate[:, None]
         radius2 = jnp.max(jnp.sum(self.zt**2, axis=0))
-        # r^2 by expansion is off by about eps times this radius squared: 1e-4 at the limit.
+        # A difference out of a product is off by about eps times the radius: 4e-6 at the limit.
         self.compact = radius2 <= 1e-4 / jnp.finfo(rate.dtype).eps
-        self.unrolled = targets.x.shape[0] <= MAX_UNROLLED
 
     def squared_distances(self) -> Float[Array, "s t"]:
         """r^2 of every pair; infinite, so that every weight is zero, for a particle with itself."""
-        if self.unrolled:
-            r2 = sum(self._difference(k) ** 2 for k in range(self.rate.shape[0]))
-        else:
-            r2 = self._if_compact(self._expanded_distances, self._looped_distances)
-        source, target = self.sources.index[:, None], self.targets.index[None, :]
-        return jnp.where((source == target) | (source < 0), jnp.inf, r2)
+        r2 = sum(self._difference(k) ** 2 for k in range(self.rate.shape[0]))
+        same = self.sources.index[:, None] == self.targets.index[None, :]
+        return jnp.where(same, jnp.inf, r2)
 
     def differences_sum(self, weights: Float[Array, "s t"]) -> Float[Array, "d t"]:
         """sum_j w_ij (z_i - z_j)."""
-        return self._if_compact(self._expanded_sum, self._looped_sum, weights)
+
+        def expanded(weights):
+            sums = dot(with_ones(self.zs), weights)
+            return self.zt * sums[-1:] - sums[:-1]
+
+        return lax.cond(self.compact, expanded, lambda w: self._looped_sum(w), weights)
 
     def charges_and_differences_sum(self, weights: Float[Array, "s t"]) -> Float[Array, "d t"]:
         """sum_j w_ij (q_j + z_i - z_j), for charges with d rows."""
@@ -89,101 +83,40 @@ class Pairs(eqx.Module):
         def looped(weights):
             return dot(self.sources.q, weights) + self._looped_sum(weights)
 
-        return self._if_compact(expanded, looped, weights)
+        return lax.cond(self.compact, expanded, looped, weights)
 
     def cotangent_weights(
-        self, f: Array, slope: Array, curvature: Array, repel: bool
+        self, slope: Float[Array, "s t"], curvature: Float[Array, "s t"], repel: bool
     ) -> Float[Array, "s t"]:
         """W_ij with dE/dz_i = sum_j W_ij (z_i - z_j) + ..., symmetric in i and j.
 
         W = -slope (a_i.q_j + a_j.q_i) - [repel] curvature (a_i - a_j).(z_i - z_j).
         """
         t, s = self.targets, self.sources
-        merged = repel and curvature is slope
-        if self.unrolled and t.q.shape[0] <= MAX_UNROLLED:
+        if t.q.shape[0] <= MAX_UNROLLED:
             exchange = sum(
                 s.q[k][:, None] * t.a[k][None, :] + s.a[k][:, None] * t.q[k][None, :]
                 for k in range(t.q.shape[0])
             )
-        elif merged and not self.unrolled:
-            return self._if_compact(self._expanded_merged, self._looped_merged, slope)
         else:
-            exchange = self._exchange()
+            exchange = dot(jnp.concatenate([s.q, s.a]).T, jnp.concatenate([t.a, t.q]))
         if not repel:
             return -slope * exchange
-        if self.unrolled:
-            work = sum(
-                (t.a[k][None, :] - s.a[k][:, None]) * -self._difference(k)
-                for k in range(self.rate.shape[0])
-            )
-        else:
-            work = self._if_compact(self._expanded_work, self._looped_work)
-        return -slope * exchange - curvature * work
-
-    def _if_compact(self, expanded: Callable, looped: Callable, *operands):
-        # Plain functions: lax.cond hashes its branches, and a bound method holds traced arrays.
-        return lax.cond(
-            self.compact, lambda *args: expanded(*args), lambda *args: looped(*args), *operands
+        work = sum(
+            (s.a[k][:, None] - t.a[k][None, :]) * self._difference(k)
+            for k in range(self.rate.shape[0])
         )
+        return -slope * exchange - curvature * work
 
     def _difference(self, k) -> Float[Array, "s t"]:
         """(z_j - z_i) in dimension k, subtracted before it is scaled."""
         return (self.sources.x[k][:, None] - self.targets.x[k][None, :]) * self.rate[k]
-
-    def _over_dimensions(self, term: Callable) -> Float[Array, "s t"]:
-        """sum_k term(k, z_j - z_i in dimension k), a loop that holds one tile at a time."""
-        shape = (self.sources.x.shape[1], self.targets.x.shape[1])
-
-        def step(total, k):
-            return total + term(k, self._difference(k)), None
-
-        start = jnp.zeros(shape, self.rate.dtype)
-        return lax.scan(step, start, jnp.arange(self.rate.shape[0]))[0]
-
-    def _expanded_distances(self):
-        norms = jnp.sum(self.zs**2, axis=0)[:, None] + jnp.sum(self.zt**2, axis=0)[None, :]
-        return jnp.maximum(norms - 2 * dot(self.zs.T, self.zt), 0)
-
-    def _looped_distances(self):
-        return self._over_dimensions(lambda k, difference: difference**2)
-
-    def _expanded_sum(self, weights):
-        sums = dot(with_ones(self.zs), weights)
-        return self.zt * sums[-1:] - sums[:-1]
 
     def _looped_sum(self, weights):
         def one(k):
             return -jnp.sum(weights * self._difference(k), axis=0)
 
         return lax.map(one, jnp.arange(self.rate.shape[0]))
-
-    def _exchange(self):
-        t, s = self.targets, self.sources
-        return dot(jnp.concatenate([s.q, s.a]).T, jnp.concatenate([t.a, t.q]))
-
-    def _expanded_merged(self, slope):
-        # a_i.q_j + a_j.q_i + (a_i - a_j).(z_i - z_j), as one product of 2 d rows.
-        t, s = self.targets, self.sources
-        left = jnp.concatenate([s.q - self.zs, s.a])
-        right = jnp.concatenate([t.a, t.q - self.zt])
-        own = jnp.sum(s.a * self.zs, axis=0)[:, None] + jnp.sum(t.a * self.zt, axis=0)[None, :]
-        return -slope * (dot(left.T, right) + own)
-
-    def _looped_merged(self, slope):
-        return -slope * (self._exchange() + self._looped_work())
-
-    def _expanded_work(self):
-        t, s = self.targets, self.sources
-        own = jnp.sum(s.a * self.zs, axis=0)[:, None] + jnp.sum(t.a * self.zt, axis=0)[None, :]
-        left = jnp.concatenate([self.zs, s.a])
-        right = jnp.concatenate([t.a, self.zt])
-        return own - dot(left.T, right)
-
-    def _looped_work(self):
-        t, s = self.targets, self.sources
-        return self._over_dimensions(
-            lambda k, difference: (s.a[k][:, None] - t.a[k][None, :]) * difference
-        )
 
 
 def forward_tile(weights: Callable, repel: bool, targets: Block, sources: Block, rate: Array):
@@ -197,38 +130,21 @@ def forward_tile(weights: Callable, repel: bool, targets: Block, sources: Block,
     return dot(sources.q, f) + pairs.differences_sum(slope)
 
 
-def backward_tile(
-    weights: Callable,
-    repel: bool,
-    targets: Block,
-    sources: Block,
-    rate: Array,
-    both_sides: bool = False,
-):
-    """Cotangents of z and q at the targets, and with `both_sides` also at the sources.
+def backward_tile(weights: Callable, repel: bool, targets: Block, sources: Block, rate: Array):
+    """Cotangents of z and q at the targets.
 
     dq_i = sum_j f a_j
     dz_i = sum_j W_ij (z_i - z_j) + [repel] slope (a_i - a_j)
     """
     pairs = Pairs(targets, sources, rate)
     f, slope, curvature = weights(pairs.squared_distances())
-    w = pairs.cotangent_weights(f, slope, curvature, repel)
-
-    def gather(pairs, f, slope, w):
-        ones_a = with_ones(pairs.sources.a)
-        f_a = dot(ones_a, f)
-        dz = pairs.differences_sum(w)
-        if repel:
-            slope_a = f_a if slope is f else dot(ones_a, slope)
-            dz = dz + pairs.targets.a * slope_a[-1:] - slope_a[:-1]
-        return dz, f_a[:-1]
-
-    here = gather(pairs, f, slope, w)
-    if not both_sides:
-        return here
-    f_back = f.T
-    slope_back = f_back if slope is f else slope.T
-    return here, gather(Pairs(sources, targets, rate), f_back, slope_back, w.T)
+    dz = pairs.differences_sum(pairs.cotangent_weights(slope, curvature, repel))
+    ones_a = with_ones(sources.a)
+    f_a = dot(ones_a, f)
+    if repel:
+        slope_a = f_a if slope is f else dot(ones_a, slope)
+        dz = dz + targets.a * slope_a[-1:] - slope_a[:-1]
+    return dz, f_a[:-1]
 
 
 def dot(a: Array, b: Array) -> Array:

@@ -89,9 +89,18 @@ class WidePairs:
         return lambda k: (xt[k][:, None] - xs[k][None, :]) * self.rate[k]
 
 
-def wide_sum(weights: Callable, repel: bool, sizes: tuple[int, int], x, rate, charges):
-    """sum over j != i of f q_j + [repel] slope (z_i - z_j): (n, c)."""
-    pairs = WidePairs(x, rate)
+def wide_sum(
+    weights: Callable, repel: bool, sizes: tuple[int, int], x, rate, charges, targets=None
+):
+    """sum_j f q_j + [repel] slope (z_i - z_j): (n, c) without each particle's own term.
+
+    With `targets`, coordinates like x, (m, c) at these instead.
+    """
+    count = x.shape[0]
+    pairs = WidePairs(x if targets is None else jnp.concatenate([x, targets]), rate)
+    points = (pairs.z, pairs.norm, jnp.arange(pairs.x.shape[0], dtype=jnp.int32))
+    particles = jax.tree.map(lambda leaf: leaf[:count], points)
+    merged = repel and _same_weights(weights, x.dtype, 0, 1)
 
     def sum_at(targets):
         compact = pairs.compact(targets[1])
@@ -101,7 +110,7 @@ def wide_sum(weights: Callable, repel: bool, sizes: tuple[int, int], x, rate, ch
             f, slope, _ = weights(pairs.squared_distances(compact, targets, sources))
             if not repel:
                 return dot(f, q)
-            if slope is not f:
+            if not merged:
                 return dot(f, q) + pairs.differences_sum(compact, slope, targets, sources)
             return lax.cond(
                 compact,
@@ -110,11 +119,11 @@ def wide_sum(weights: Callable, repel: bool, sizes: tuple[int, int], x, rate, ch
                 f,
             )
 
-        everything = (particles, charges, charges - pairs.z if repel else charges)
-        return map_sum(from_sources, everything, chunk_size=sizes[1], checkpoint=True)
+        rows = (particles, charges, charges - particles[0] if merged else None)
+        return map_sum(from_sources, rows, chunk_size=sizes[1], checkpoint=True)
 
-    particles = (pairs.z, pairs.norm, jnp.arange(x.shape[0], dtype=jnp.int32))
-    return map_concat(sum_at, particles, chunk_size=sizes[0], checkpoint=True)
+    where = particles if targets is None else jax.tree.map(lambda leaf: leaf[count:], points)
+    return map_concat(sum_at, where, chunk_size=sizes[0], checkpoint=True)
 
 
 def wide_cotangents(weights: Callable, repel: bool, size: int, x, rate, charges, a):
@@ -135,7 +144,7 @@ def wide_cotangents(weights: Callable, repel: bool, size: int, x, rate, charges,
     size = -(-count // blocks)
     # Where slope and curvature are one function, (a_i - a_j).(z_i - z_j) joins the exchange of
     # charges and cotangents: the charges lose z, and what is left depends on one side each.
-    merged = repel and _same_weights(weights, x.dtype)
+    merged = repel and _same_weights(weights, x.dtype, 1, 2)
     own = jnp.sum(a * pairs.z, axis=1) if repel else pairs.norm
     columns = (pairs.z, pairs.norm, a, charges - pairs.z if merged else charges, own)
     columns = jax.tree.map(
@@ -241,8 +250,8 @@ def wide_cotangents(weights: Callable, repel: bool, size: int, x, rate, charges,
     return dz, dq
 
 
-def _same_weights(weights: Callable, dtype) -> bool:
-    """Whether slope and curvature are one function, as the Gaussian's are."""
+def _same_weights(weights: Callable, dtype, first: int, second: int) -> bool:
+    """Whether two of (f, slope, curvature) are one function, as all of the Gaussian's are."""
     found = []
     jax.eval_shape(lambda r2: found.append(weights(r2)), jax.ShapeDtypeStruct((1,), dtype))
-    return found[0][1] is found[0][2]
+    return found[0][first] is found[0][second]

@@ -24,7 +24,8 @@ class MemoryReport:
     Attributes:
         argument_bytes: the inputs.
         output_bytes: the results.
-        temp_bytes: scratch, the peak of everything between inputs and results.
+        temp_bytes: scratch, the peak of everything between inputs and results. Libraries that XLA
+            calls for a whole chain of products may hold memory of their own that it does not count.
     """
 
     argument_bytes: int | None

@@ -6,6 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+# Partitions are put together from NumPy arrays and then moved to the device as a whole.
+AnyArray = Array | np.ndarray
+
 # Sizes per octave that data-dependent lengths are padded to: at most 19 % of padding.
 _SIZES_PER_OCTAVE = 4
 
@@ -20,10 +23,10 @@ class Blocks(eqx.Module):
         group: the cell or leaf of each block, ascending, (blocks,).
     """
 
-    slot_particle: Int[Array, "blocks block_size"]
-    particle_slot: Int[Array, " n"]
-    fill: Int[Array, " blocks"]
-    group: Int[Array, " blocks"]
+    slot_particle: Int[AnyArray, "blocks block_size"]
+    particle_slot: Int[AnyArray, " n"]
+    fill: Int[AnyArray, " blocks"]
+    group: Int[AnyArray, " blocks"]
 
     def valid(self, dtype) -> Float[Array, "blocks block_size"]:
         """1 for real slots and 0 for padding."""

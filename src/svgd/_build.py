@@ -75,6 +75,8 @@ def _levels(positions, plan, dtype):
     level_of = np.floor(np.log2(plan.widest / (plan.half_width * np.sqrt(rates))) + 1e-6)
     single = len(rates) == 1
     levels, entries, far_pairs, spare = [], 0, 0, None
+    # Counted from a corner, so that halving ends in a single cell.
+    positions = positions - positions.min(0)
     depth = 0
     while True:
         extents = positions.max(0) - positions.min(0)

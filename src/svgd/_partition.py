@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from svgd._blocks import Blocks
+from svgd._blocks import AnyArray, Blocks
 from svgd._sweeps import Level
 
 
@@ -42,8 +42,8 @@ class CellSums(eqx.Module):
     """
 
     blocks: Blocks
-    middle: Float[Array, "cells d"]
-    half_width: Float[Array, ""]
+    middle: Float[AnyArray, "cells d"]
+    half_width: Float[AnyArray, ""]
     levels: tuple[Level, ...]
     count: int = eqx.field(static=True)
     weight: float = eqx.field(static=True)
@@ -61,8 +61,8 @@ class PairSums(eqx.Module):
     """
 
     blocks: Blocks
-    first: Int[Array, " pairs"]
-    second: Int[Array, " pairs"]
+    first: Int[AnyArray, " pairs"]
+    second: Int[AnyArray, " pairs"]
     far: "FarSums | None"
     both_sides: bool = eqx.field(static=True)
 
@@ -78,10 +78,10 @@ class FarSums(eqx.Module):
         num_leaves, num_nodes: static, padded.
     """
 
-    node: Int[Array, " members"]
-    member: Int[Array, " members"]
-    block: Int[Array, " entries"]
-    group: Int[Array, "entries nodes"]
+    node: Int[AnyArray, " members"]
+    member: Int[AnyArray, " members"]
+    block: Int[AnyArray, " entries"]
+    group: Int[AnyArray, "entries nodes"]
     num_nodes: int = eqx.field(static=True)
 
 
@@ -103,7 +103,7 @@ class Partition(eqx.Module):
         report: counts and predictions; read through the properties and `explain`.
     """
 
-    origin: Float[Array, " d"]
+    origin: Float[AnyArray, " d"]
     cells: CellSums | None
     pairs: PairSums | None
     num_particles: int = eqx.field(static=True)

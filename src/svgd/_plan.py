@@ -199,7 +199,10 @@ def _count_cells(columns, edge):
         # Wraps around where cells are far apart: two may then share a key, in an estimate.
         key = key * np.int64(min(cells.max() + 1, 2.0**62)) + cells.astype(np.int64)
     key.sort()
-    return 1 + int(np.count_nonzero(key[1:] != key[:-1]))
+    counts = np.diff(np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1], [True]])))
+    once, twice = np.count_nonzero(counts == 1), np.count_nonzero(counts == 2)
+    # Cells that the sample missed, by how many it met once and twice (Chao, 1984).
+    return int(counts.shape[0] + once * max(once - 1, 0) / (2 * (twice + 1)))
 
 
 # Half-widths that are tried, in bandwidths.

@@ -5,8 +5,6 @@ is d sums over the 2 reach + 1 neighbours along one axis: every cell meets (2 re
 the price of d (2 reach + 1), with one small matrix shared by all cells.
 """
 
-from functools import partial
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -15,11 +13,22 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from memory import map_concat
-from svgd._blocks import take_rows
+from svgd._blocks import AnyArray, take_rows
 
-# Bytes of gathered neighbours that one chunk of cells keeps live. Measured at n = 1e6, d = 3,
-# h = 0.1 (10^4 cells): see the table of `bench/tree.py`, case svgd.tree.sweep.
-_CHUNK_BYTES = 2**19
+# Bytes of gathered neighbours that one chunk of cells keeps live. Milliseconds of one sweep on two
+# CPU cores, float32, as one product, by the cells in a chunk:
+#     10000 cells, p = 5, reach 2      32: 49    256: 42    all: 95
+#     5000 cells, p = 7, reach 2       32: 56    256: 51    all: 102
+#     528 cells, p = 6, d = 4          32: 23    256: 40    all: 49
+_CHUNK_BYTES = 2**20
+
+# Products with matrices of at most so many entries are written out as sums of rows: XLA's product
+# transposes the neighbours first. The same sweeps, product against written out, milliseconds:
+#     10000 cells, p = 5, reach 2      42    19
+#     610 cells, p = 5, reach 2        2.7   0.9
+#     3445 cells, p = 4, reach 3       5.2   4.2
+# Larger ones take over half a second each to compile.
+_MAX_WRITTEN_OUT = 160
 
 
 class Level(eqx.Module):
@@ -38,13 +47,13 @@ class Level(eqx.Module):
         side: 0 or 1 for each axis, the half of the parent that the cell is.
     """
 
-    into: tuple[Int[Array, "cells steps"], ...]
-    back: tuple[Int[Array, "cells steps"], ...]
-    values: Float[Array, "gaussians steps p p"]
-    slopes: Float[Array, "gaussians steps p p"]
-    weights: Float[Array, " gaussians"]
-    parent: Int[Array, " cells"] | None
-    side: Int[Array, "cells d"] | None
+    into: tuple[Int[AnyArray, "cells steps"], ...]
+    back: tuple[Int[AnyArray, "cells steps"], ...]
+    values: Float[AnyArray, "gaussians steps p p"]
+    slopes: Float[AnyArray, "gaussians steps p p"]
+    weights: Float[AnyArray, " gaussians"]
+    parent: Int[AnyArray, " cells"] | None
+    side: Int[AnyArray, "cells d"] | None
 
 
 def lattice_field(
@@ -60,101 +69,116 @@ def lattice_field(
 
     Cost: 2 (2 reach + 1) d (d + 1) p^(d+1) flops a cell and Gaussian.
     """
-    cells = moments.shape[0]
-    dimension = len(level.into)
-    count = level.values.shape[-1]
+    return _field(moments, level)
+
+
+# The field is linear in the moments and everything else is constant, so the field and its transpose
+# are each other's derivative.
+@jax.custom_vjp
+def _field(moments, level):
+    alone = level.values.shape[0] == 1
 
     def one(values, slopes):
-        field = moments.reshape(cells, *([count] * dimension), dimension + 1)
-        for axis in range(dimension):
-            # The axis in front is contracted and comes out at the back, so that after `axis` sweeps
-            # a cell holds (p_axis, p_axis+1 .. p_d-1, channel, p'_0 .. p'_axis-1).
-            ahead, behind = count ** (dimension - 1 - axis), count**axis
-            field = field.reshape(cells, count, ahead, dimension + 1, behind)
-            static = (axis, axis == dimension - 1)
-            field = _sweep(static, field, values, slopes, level.into[axis], level.back[axis])
-        return field.reshape(cells, dimension, -1)
+        field = moments.reshape(_shape(moments, level))
+        for axis, table in enumerate(level.into):
+            field = _sweep(field, values, slopes, table, axis, -1, axis, alone)
+        # (cells, channel, p_0 .. p_d-1); nobody asks for the field of the ones.
+        return field.reshape(field.shape[0], len(level.into) + 1, -1)[:, :-1]
 
+    return _over_gaussians(one, level)
+
+
+@jax.custom_vjp
+def _field_transposed(field, level):
+    dimension = len(level.into)
+    alone = level.values.shape[0] == 1
+
+    def one(values, slopes):
+        # The same sweeps in reverse order, with transposed matrices and channels the other way.
+        cells = field.shape[0]
+        count = values.shape[-1]
+        out = jnp.concatenate([field, jnp.zeros_like(field[:, :1])], axis=1)
+        out = out.reshape(cells, dimension + 1, *([count] * dimension))
+        out = jnp.transpose(out, (0, *range(dimension + 1, 0, -1)))
+        values, slopes = jnp.swapaxes(values, 1, 2), jnp.swapaxes(slopes, 1, 2)
+        for turn, axis in enumerate(reversed(range(dimension))):
+            out = _sweep(out, values, slopes, level.back[axis], turn, axis, -1, alone)
+        out = out.reshape(cells, dimension + 1, *([count] * dimension))
+        out = jnp.transpose(out, (0, *range(dimension + 1, 0, -1)))
+        return out.reshape(cells, -1, dimension + 1)
+
+    return _over_gaussians(one, level)
+
+
+_field.defvjp(
+    lambda moments, level: (_field(moments, level), level),
+    lambda level, cotangent: (_field_transposed(cotangent, level), None),
+)
+_field_transposed.defvjp(
+    lambda field, level: (_field_transposed(field, level), level),
+    lambda level, cotangent: (_field(cotangent, level), None),
+)
+
+
+def _shape(moments, level):
+    dimension = len(level.into)
+    return (moments.shape[0], *([level.values.shape[-1]] * dimension), dimension + 1)
+
+
+def _over_gaussians(one, level):
+    """The weighted sum of `one(values, slopes)` over the Gaussians of a level."""
     if level.values.shape[0] == 1:
         return level.weights[0] * one(level.values[0], level.slopes[0])
+    tables = [jax.ShapeDtypeStruct(t.shape[1:], t.dtype) for t in (level.values, level.slopes)]
+    result = jax.eval_shape(one, *tables)
 
     def add(total, gaussian):
         values, slopes, weight = gaussian
         return total + weight * one(values, slopes), None
 
-    start = jnp.zeros((cells, dimension, count**dimension), moments.dtype)
+    start = jnp.zeros(result.shape, result.dtype)
     return lax.scan(add, start, (level.values, level.slopes, level.weights))[0]
 
 
-def _forward_sweep(static, field, values, slopes, into):
-    axis, last = static
+def _sweep(field, values, slopes, table, turn, source, target, write_out):
+    """One axis: the axis in front is contracted and comes out at the back.
+
+    After `turn` sweeps a cell holds (p_turn, p_turn+1 .. , channel, p'_0 .. p'_turn-1), whatever the
+    axes are called. Channel `source`, carried by `slopes`, is added to channel `target`.
+    """
+    cells = field.shape[0]
     steps, count = values.shape[:2]
-    values = values.reshape(steps * count, count)
-    slopes = slopes.reshape(steps * count, count)
+    channels = field.shape[-1 - turn]
+    dimension = field.ndim - 2
+    ahead, behind = count ** (dimension - 1 - turn), count**turn
+    flat = field.reshape(cells, -1)
 
     def sweep(rows):
-        near = take_rows(field, rows).reshape(rows.shape[0], steps * count, *field.shape[2:])
-        out = jnp.einsum("nkacb,kj->nacbj", near, values)
-        pull = jnp.einsum("nkab,kj->nabj", near[:, :, :, -1], slopes)
-        out = out.at[:, :, axis].add(pull)
-        out = out[:, :, :-1] if last else out
-        return out.reshape(rows.shape[0], -1, *out.shape[2:3], out.shape[3] * out.shape[4])
+        many = rows.shape[0]
+        near = take_rows(flat, rows).reshape(many, steps * count, -1)
+        out = _contract(near, values, write_out).reshape(many, ahead, channels, -1)
+        near = near.reshape(many, steps * count, ahead, channels, behind)[:, :, :, source]
+        pull = _contract(near.reshape(many, steps * count, -1), slopes, write_out)
+        return out.at[:, :, target].add(pull.reshape(many, ahead, -1)).reshape(many, -1)
 
-    return map_concat(sweep, into, chunk_size=_chunk_size(field, steps))
-
-
-def _backward_sweep(static, cotangent, values, slopes, back):
-    axis, last = static
-    steps, count = values.shape[:2]
-    cells, ahead, channels, behind = cotangent.shape
-    cotangent = cotangent.reshape(cells, ahead, channels, behind // count, count)
-
-    def sweep(rows):
-        near = take_rows(cotangent, rows)
-        out = jnp.einsum("nsacbj,skj->nkacb", near, values)
-        ones = jnp.einsum("nsabj,skj->nkab", near[:, :, :, axis], slopes)
-        if last:
-            return jnp.concatenate([out, ones[:, :, :, None]], axis=3)
-        return out.at[:, :, :, -1].add(ones)
-
-    return map_concat(sweep, back, chunk_size=_chunk_size(cotangent, steps))
+    out = map_concat(sweep, table, chunk_size=_chunk_size(flat, steps))
+    return out.reshape(cells, *field.shape[2:], count)
 
 
-def _chunk_size(field, steps):
-    row = steps * field[0].size * field.dtype.itemsize
+def _contract(near, matrices, write_out):
+    """(cells, k, r) and (k, j) to (cells, r, j), k over steps and polynomials."""
+    flat = matrices.reshape(-1, matrices.shape[-1])
+    if not write_out or flat.size > _MAX_WRITTEN_OUT:
+        return jnp.einsum("nkr,kj->nrj", near, flat)
+    columns = [
+        sum(near[:, k] * flat[k, j] for k in range(flat.shape[0])) for j in range(flat.shape[1])
+    ]
+    return jnp.swapaxes(jnp.stack(columns, axis=1), 1, 2)
+
+
+def _chunk_size(flat, steps):
+    row = 2 * steps * flat.shape[1] * flat.dtype.itemsize
     return max(1, _CHUNK_BYTES // row)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _sweep(static, field, values, slopes, into, back):
-    return _forward_sweep(static, field, values, slopes, into)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _sweep_back(static, cotangent, values, slopes, into, back):
-    return _backward_sweep(static, cotangent, values, slopes, back)
-
-
-# A sweep and its transpose are each other's derivative, so derivatives of any order exist. What they
-# read apart from the field belongs to the partition and is constant.
-def _keep(fn):
-    def forward(static, field, *constants):
-        return fn(static, field, *constants), constants
-
-    return forward
-
-
-def _transpose_by(fn):
-    def backward(static, constants, cotangent):
-        values, slopes = constants[:2]
-        field = fn(static, cotangent, *constants)
-        return field, jnp.zeros_like(values), jnp.zeros_like(slopes), None, None
-
-    return backward
-
-
-_sweep.defvjp(_keep(_sweep), _transpose_by(_sweep_back))
-_sweep_back.defvjp(_keep(_sweep_back), _transpose_by(_sweep))
 
 
 def to_parents(moments: Float[Array, "cells moments c"], level: Level, count: int, num_parents: int):

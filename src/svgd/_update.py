@@ -165,32 +165,42 @@ class SteinUpdate(eqx.Module):
         """
         particles, scores = checked_particles(particles, scores)
         n = particles.shape[0]
-        if partition is None and not self.needs_partition(n):
-            return stein_sum(self.kernel, particles, scores) / n
-        if partition is None:
+        if partition is None and self.needs_partition(n):
             partition = self.partition(particles)
-        if partition.num_particles != n:
+        if partition is not None and partition.num_particles != n:
             raise ValueError(
                 f"the partition is of {partition.num_particles} particles, but {n} are given: "
                 "build it from these with update.partition(particles)"
             )
-        if partition.sums == "exact":
-            return stein_sum(self.kernel, particles, scores) / n
-        origin = jnp.asarray(partition.origin, particles.dtype)
-        z = self.kernel.scale(particles - origin[None, :])
-        scaled = self.kernel.scale_gradient(scores)
-        if partition.sums == "cells":
-            total = sum_over_cells(partition.cells, z, scaled)
-        else:
-            weights = type(self.kernel).weights
-            total = sum_over_pairs(weights, partition.pairs, z, scaled, self.chunk_pairs)
-        return self.kernel.unscale_gradient(total) / n
+        return _direction(self, particles, scores, partition)
 
     def needs_partition(self, n: int) -> bool:
         """Whether an update of n particles sums over a partition, which it can't build when traced."""
         if self.method == "exact":
             return False
         return self.method == "tree" or n >= ALWAYS_EXACT or self.theta is not None
+
+
+# Compiled here too, or a call outside of jit would trace and compile its loops every time.
+@eqx.filter_jit
+def _direction(
+    update: SteinUpdate,
+    particles: Float[Array, "n d"],
+    scores: Float[Array, "n d"],
+    partition: Partition | None,
+) -> Float[Array, "n d"]:
+    kernel, n = update.kernel, particles.shape[0]
+    if partition is None or partition.sums == "exact":
+        return stein_sum(kernel, particles, scores) / n
+    origin = jnp.asarray(partition.origin, particles.dtype)
+    z = kernel.scale(particles - origin[None, :])
+    scaled = kernel.scale_gradient(scores)
+    if partition.sums == "cells":
+        total = sum_over_cells(partition.cells, z, scaled)
+    else:
+        weights = type(kernel).weights
+        total = sum_over_pairs(weights, partition.pairs, z, scaled, update.chunk_pairs)
+    return kernel.unscale_gradient(total) / n
 
 
 def checked_particles(

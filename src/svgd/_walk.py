@@ -6,6 +6,7 @@ nothing is dropped; two leaves are near; otherwise the larger box that is not a 
 unordered pair of particles ends up in exactly one dropped, far or near pair.
 """
 
+import dataclasses
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -86,40 +87,75 @@ def walk(tree: Tree, *, radius: float = np.inf, theta: float = 0.0) -> Walk:
 
 
 @jax.jit
-def _step_on_device(box, left, a, b, count, radius2, theta2):
-    present = jnp.arange(a.shape[0]) < count
+def _step_on_device(box, children, a, b, count, radius2, theta2):
+    """One frontier, padded: near and far pairs, the next frontier, and how many of each."""
+    left, right = children
+    width = a.shape[0]
+    place = jnp.arange(width)
     masks = _classify(jnp, jax.lax.optimization_barrier, box, a, b, left < 0, radius2, theta2)
-    masks = [mask & present for mask in masks]
-    places = [jnp.nonzero(mask, size=a.shape[0], fill_value=0)[0] for mask in masks]
-    return places, [jnp.sum(mask) for mask in masks]
+    masks = [mask & (place < count) for mask in masks]
+    counts = [jnp.sum(mask) for mask in masks]
+    rows = [jnp.nonzero(mask, size=width, fill_value=0)[0] for mask in masks]
+    (near_a, near_b), (far_a, far_b), (s, _), (fa, fb), (sa, sb) = ((a[r], b[r]) for r in rows)
+    same, first, second = counts[2:]
+    parts = [
+        (left[s], left[s], same),
+        (left[s], right[s], same),
+        (right[s], right[s], same),
+        (left[fa], fb, first),
+        (right[fa], fb, first),
+        (sa, left[sb], second),
+        (sa, right[sb], second),
+    ]
+    next_a = next_b = jnp.zeros(3 * width, a.dtype)
+    total = jnp.zeros((), counts[0].dtype)
+    for part_a, part_b, number in parts:
+        target = jnp.where(place < number, total + place, 3 * width)
+        next_a = next_a.at[target].set(part_a, mode="drop")
+        next_b = next_b.at[target].set(part_b, mode="drop")
+        total = total + number
+    return (near_a, near_b), (far_a, far_b), (next_a, next_b), (counts[0], counts[1], total)
+
+
+@partial(jax.jit, static_argnames=("length",))
+def _joined_on_device(parts, counts, length):
+    """The first counts[i] entries of each part, one after the other, padded to `length`."""
+    present = [jnp.arange(part.shape[0]) < n for part, n in zip(parts, counts, strict=True)]
+    rows = jnp.nonzero(jnp.concatenate(present), size=length, fill_value=0)[0]
+    return jnp.concatenate(parts)[rows]
 
 
 def walk_on_device(tree: Tree, *, radius: float = np.inf, theta: float = 0.0) -> Walk:
-    """As `walk`, in JAX; of each frontier only the five counts come to the host."""
-    tree = jax.tree.map(jnp.asarray, vars(tree) | {"first_of_level": None})
-    tree = Tree(**tree)
-    dtype = tree.lower.dtype.type
-    box = (tree.lower, tree.upper, _sizes(jnp, jax.lax.optimization_barrier, tree))
-    left, right = tree.left, tree.right
+    """As `walk`, in JAX; of each frontier only three counts come to the host."""
+    lower, upper = jnp.asarray(tree.lower), jnp.asarray(tree.upper)
+    children = jnp.asarray(tree.left), jnp.asarray(tree.right)
+    tree = dataclasses.replace(tree, lower=lower, upper=upper, left=children[0])
+    dtype = np.dtype(lower.dtype).type
+    box = (lower, upper, _sizes(jnp, jax.lax.optimization_barrier, tree))
     a = b = jnp.zeros(8, jnp.int32)
     count = 1
-    out = [[], [], [], []]
+    parts, counts = [[], [], [], []], [[], [], [], []]
     while count:
-        places, counts = _step_on_device(
-            box, left, a, b, count, dtype(radius**2), dtype(theta**2)
+        near, far, following, numbers = _step_on_device(
+            box, children, a, b, count, dtype(radius**2), dtype(theta**2)
         )
-        near, far, same, first, second = (
-            place[: int(n)] for place, n in zip(places, counts, strict=True)
-        )
-        for rows, part in zip(out, (a[near], b[near], a[far], b[far]), strict=True):
-            rows.append(part)
-        s, (fa, fb), (sa, sb) = a[same], (a[first], b[first]), (a[second], b[second])
-        a = jnp.concatenate([left[s], left[s], right[s], left[fa], right[fa], sa, sa])
-        b = jnp.concatenate([left[s], right[s], right[s], fb, fb, left[sb], right[sb]])
-        count = a.shape[0]
-        padding = _power_of_two(count) - count
-        a, b = jnp.pad(a, (0, padding)), jnp.pad(b, (0, padding))
-    return Walk(*(jnp.concatenate(rows) for rows in out))
+        near_count, far_count, count = (int(number) for number in numbers)
+        for i, (part, number) in enumerate(
+            zip((*near, *far), (near_count, near_count, far_count, far_count), strict=True)
+        ):
+            if number:
+                parts[i].append(part)
+                counts[i].append(number)
+        width = _power_of_two(count)
+        a, b = (jnp.pad(rows, (0, max(0, width - rows.shape[0])))[:width] for rows in following)
+    out = []
+    for part, number in zip(parts, counts, strict=True):
+        total = sum(number)
+        if total:
+            out.append(_joined_on_device(part, number, _power_of_two(total))[:total])
+        else:
+            out.append(jnp.zeros(0, jnp.int32))
+    return Walk(*out)
 
 
 def expand(owner, start, count):

@@ -11,6 +11,7 @@ from ._problem import LeastSquares, least_squares
 from ._ranks import FrameRanks, T3Ranks
 from ._samples import Apply, Entries, Probe
 from ._sampling import apply_derivatives, entries_derivatives, probe_derivatives
+from ._sharding import ShardedProbesWarning, sharded_probe_derivatives_transpose
 from ._tangent import T3Tangent
 from ._transpose import (
     apply_derivatives_transpose,
@@ -31,6 +32,7 @@ __all__ = [
     "LeastSquares",
     "Probe",
     "Record",
+    "ShardedProbesWarning",
     "T3Frame",
     "T3Ranks",
     "T3Tangent",
@@ -52,4 +54,5 @@ __all__ = [
     "probe_derivatives",
     "probe_derivatives_transpose",
     "probe_transpose",
+    "sharded_probe_derivatives_transpose",
 ]

@@ -56,20 +56,11 @@ def optax_step(
     """One update of the cores by an optax transformation, from the gradient of a minibatch."""
     problem = problem.batch(index)
     frame = geometries.frame_at("corewise", x)
-    value, gradient = problem.value_and_gradient("corewise", x, frame)
+    _, gradient = problem.value_and_gradient("corewise", x, frame)
     slope = TuckerTensorTrain(gradient.tucker, gradient.tt, x.ranks)
-    updates, state = (
-        optimizer.update(slope, state, x, value=value)
-        if isinstance(optimizer, _takes_value())
-        else optimizer.update(slope, state, x)
-    )
+    with jax.numpy_dtype_promotion("standard"):  # optax counts on it
+        updates, state = optimizer.update(slope, state, x)
     return jax.tree.map(jnp.add, x, updates), state
-
-
-def _takes_value() -> type:
-    import optax
-
-    return optax.GradientTransformationExtraArgs
 
 
 def _cauchy_length(problem: LeastSquares, geometry, local: Local) -> Array:

@@ -1,7 +1,7 @@
 """Fit a Tucker tensor train to measurements."""
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,6 @@ from ._format import TuckerTensorTrain
 from ._problem import LeastSquares, least_squares
 from ._samples import Sampling
 
-Method = Literal["newton_cg", "gradient_descent", "mc_sgd", "adam"]
 # Steps when the caller does not say.
 MAX_STEPS = {"newton_cg": 50, "gradient_descent": 500, "mc_sgd": 3000, "adam": 2000}
 
@@ -39,8 +38,8 @@ def fit(
     sampling: Sampling,
     data: Any,
     *,
-    method: Method = "newton_cg",
-    geometry: Literal["manifold", "corewise"] | None = None,
+    method: str = "newton_cg",
+    geometry: str | None = None,
     chunk_size: ChunkSize = "auto",
     key: Array | None = None,
     batch_size: int | None = None,
@@ -169,7 +168,8 @@ class _Run:
         """Where nothing has happened yet."""
         memory = {"reference": jnp.zeros((), x.dtype)}
         if self.settings.method == "adam":
-            memory["optimizer"] = self.settings.optimizer.init(x)
+            with jax.numpy_dtype_promotion("standard"):  # optax counts on it
+                memory["optimizer"] = self.settings.optimizer.init(x)
         return FitResult(x, (), "not started", x, memory)
 
     def restored(self, x: TuckerTensorTrain, earlier: FitResult) -> FitResult:

@@ -24,7 +24,6 @@ from ._walks import (
     zero_jet,
 )
 
-
 if TYPE_CHECKING:
     from ._frame import T3Frame, T3Variations
 

@@ -61,9 +61,12 @@ def carry_over(
 
 def point_direction(frame: T3Frame) -> T3Variations:
     """The point of an orthogonal frame as a tangent: its last left core, all else zero."""
-    zero = lambda family: (
-        tuple(map(jnp.zeros_like, family)) if not frame.is_packed else (jnp.zeros_like(family))
-    )
+
+    def zero(family):
+        return (
+            tuple(map(jnp.zeros_like, family)) if not frame.is_packed else (jnp.zeros_like(family))
+        )
+
     from ._tangent import T3Tangent
 
     none = T3Tangent.zeros(frame).variations

@@ -8,7 +8,6 @@ import jax
 from . import _sampling, _transpose
 from ._chunk_size import ChunkSize
 
-
 if TYPE_CHECKING:
     from ._frame import T3Frame, T3Variations
     from ._probes import Modes
@@ -91,9 +90,7 @@ class SampledTensor(Sampled):
         self, residual: Any, index: Any, pp: "Modes | None", order: int, **options: Any
     ) -> "T3Variations":
         """Gradient in the cores of ``<residual, self.entries_derivatives(index, pp, order)>``."""
-        return _transpose.entries_derivatives_transpose(
-            residual, index, pp, self, order, **options
-        )
+        return _transpose.entries_derivatives_transpose(residual, index, pp, self, order, **options)
 
 
 class SampledTangent(Sampled):

@@ -4,15 +4,15 @@ Each sampled value is multilinear in the vectors, so its t-th derivative along `
 
     t! sum over all sets S of t modes of: the tensor contracted with p_j for j in S, else with x_j.
 
-That is what these functions add up, set by set: no recursion, no jets, no ranks.
+That is what these functions add up: no recursion, no jets, no ranks.
 """
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array
 
@@ -31,7 +31,7 @@ def probe_derivatives(
     Returns:
         d arrays ``(K + 1, *W, N_i)``.
 
-    Cost: ``d sum_t binomial(d - 1, t)`` contractions of the dense array.
+    Cost: contractions of the dense array, and ``2^(d - 1)`` values for each output.
     """
     dense = jnp.asarray(dense)
     return tuple(_derivatives(dense, ww, pp, order, free) for free in range(dense.ndim))
@@ -58,33 +58,28 @@ def entries_derivatives(
 
 def _derivatives(dense, ww, pp, order, free):
     modes = [mode for mode in range(dense.ndim) if mode != free]
-    ww = [jnp.asarray(w, dense.dtype) for w in ww]
-    batch = ww[0].shape[:-1]
-    value = _contracted(dense, ww, free)
-    rows = [value]
-    for t in range(1, order + 1):
-        row = jnp.zeros_like(value)
-        for chosen in itertools.combinations(modes, t):
-            vectors = [
-                jnp.asarray(pp[mode], dense.dtype) if mode in chosen else ww[mode]
-                for mode in range(dense.ndim)
-            ]
-            row = row + _contracted(dense, vectors, free)
-        rows.append(row * float(math.factorial(t)))
-    return jnp.stack(rows).reshape(order + 1, *batch, *value.shape[len(batch) :])
-
-
-def _contracted(dense, vectors, free):
-    """Contract all modes but `free` (None: all) with one vector each: ``(*W,)`` or ``(*W, N)``."""
-    letters = "abcdefghijklmnopqrstuvw"[: dense.ndim]
-    terms, operands = [letters], [dense]
-    for mode, vector in enumerate(vectors):
-        if mode != free:
-            terms.append("..." + letters[mode])
-            operands.append(vector)
-    out = "..." + ("" if free is None else letters[free])
-    result = jnp.einsum(",".join(terms) + "->" + out, *operands, precision="highest")
-    batch = vectors[0].shape[:-1]
-    if dense.ndim == 1 and free is not None:
-        result = jnp.broadcast_to(result, (*batch, *result.shape))
-    return result
+    points = [jnp.asarray(w, dense.dtype) for w in ww]
+    batch = points[0].shape[:-1]
+    if pp is None:
+        choices = [points[mode][None] for mode in modes]
+    else:
+        choices = [jnp.stack([points[mode], jnp.asarray(pp[mode], dense.dtype)]) for mode in modes]
+    # One axis of length 2 for each contracted mode says whether it met its point or its direction.
+    mode_letters, choice_letters = "abcdefghijklm"[: dense.ndim], "ABCDEFGHIJKLM"[: len(modes)]
+    terms = [
+        mode_letters,
+        *(c + "..." + mode_letters[m] for c, m in zip(choice_letters, modes, strict=True)),
+    ]
+    out = choice_letters + "..." + ("" if free is None else mode_letters[free])
+    values = jnp.einsum(",".join(terms) + "->" + out, dense, *choices, precision="highest")
+    shape = batch if free is None else (*batch, dense.shape[free])
+    directions = np.indices([len(choice) for choice in choices]).sum(axis=0).reshape(-1)
+    values = values.reshape(directions.size, *values.shape[len(modes) :])
+    rows = [
+        jnp.sum(values[directions == t], axis=0) * float(math.factorial(t))
+        for t in range(order + 1)
+    ]
+    return jnp.broadcast_to(
+        jnp.stack(rows).reshape(order + 1, *[1] * (len(shape) - rows[0].ndim), *rows[0].shape),
+        (order + 1, *shape),
+    )

@@ -15,7 +15,6 @@ import memory
 
 from ._packing import is_packed, stack_padded
 
-
 Modes = Any  # d arrays, one a mode; or one array with a leading mode axis (stacked)
 
 
@@ -214,8 +213,11 @@ def map_probes(
         if family is None or is_packed(family) == packed:
             return family
         if packed:
-            return stack_padded(family, [max(a.shape[-1] for a in family)] if family[0].ndim > 1 else [])
-        return tuple(family[i] for i in range(len(probes.shape)))
+            sizes = [max(a.shape[-1] for a in family)] if family[0].ndim > 1 else []
+            return stack_padded(family, sizes)
+        if family.ndim == 2:
+            return tuple(family)
+        return tuple(family[i][..., :size] for i, size in enumerate(probes.shape))
 
     def chunk(rows):
         # Slices are cut here, inside the loop, each at the axis where it has its probes. Handing
@@ -237,9 +239,7 @@ def map_probes(
     rows = jnp.arange(max(probes.count, 1), dtype=jnp.int32)
     if keep_axis is None:
         return memory.map_sum(chunk, rows, chunk_size=chunk_size, checkpoint=True)
-    kept = memory.map_concat(
-        chunk, rows, chunk_size=chunk_size, checkpoint=True, axis=keep_axis
-    )
+    kept = memory.map_concat(chunk, rows, chunk_size=chunk_size, checkpoint=True, axis=keep_axis)
     if empty:
         kept = jax.tree.map(lambda a: lax.slice_in_dim(a, 0, 0, axis=a.ndim + keep_axis), kept)
     return kept

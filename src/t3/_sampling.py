@@ -6,8 +6,9 @@ return their derivatives 0 .. K at s = 0 on a leading axis; those above the degr
 
 Differentiable in cores, vectors and directions by reverse mode, as often as wanted. The backward
 pass is the chunked transpose: it needs the memory of one chunk, and of the forward pass only the
-probes before their lift to the mode sizes (``n_i`` numbers for each ``N_i`` of the output). Forward mode is not defined here: ``T3Tangent`` has the same functions and is the
-derivative along a variation of the cores.
+probes before their lift to the mode sizes (``n_i`` numbers for each ``N_i`` of the output).
+Forward mode is not defined here: ``T3Tangent`` has the same functions and is the derivative along a
+variation of the cores.
 """
 
 import functools
@@ -31,7 +32,6 @@ from ._probes import (
     vector_probes,
 )
 from ._ranks import T3Ranks
-
 
 if TYPE_CHECKING:
     from ._format import TuckerTensorTrain
@@ -153,9 +153,7 @@ def _jets(x, probes: Probes, order: int, dtype, chunk_size, *, free: bool):
     count = min(order, len(x.shape) - free) + 1
     x = jax.tree.map(lambda core: core.astype(dtype), x)
     tensor = isinstance(x, TuckerTensorTrain)
-    size = resolve_chunk_size(
-        chunk_size, x if tensor else x.frame, probes.count, count, free=free
-    )
+    size = resolve_chunk_size(chunk_size, x if tensor else x.frame, probes.count, count, free=free)
     if tensor:
         return _sample_tensor((x, probes), Spec(free, count, size, x.sizes))
     return _sample_tangent(x, probes, free, count, size)

@@ -26,7 +26,7 @@ from ._probes import (
     scalar_residual,
     vector_probes,
 )
-
+from ._sharding import warn_of_sharded_probes
 
 if TYPE_CHECKING:
     from ._format import TuckerTensorTrain
@@ -64,6 +64,7 @@ def probe_derivatives_transpose(
     Cost: ``8 (K + 3) n r^2`` operations for each probe and mode, and the memory of one chunk beyond
         inputs and outputs. Orders above d - 1 cost nothing: they do not depend on the tensor.
     """
+    warn_of_sharded_probes(ww)
     order = checked_order(order)
     dtype = common_dtype(frame, residual, ww, pp)
     count = min(order, len(frame.shape) - 1) + 1
@@ -89,9 +90,7 @@ def apply_derivatives_transpose(
     order = checked_order(order)
     dtype = common_dtype(frame, residual, ww, pp)
     probes = vector_probes(frame.shape, ww, pp, order, min(order, 1), dtype)
-    return _scalar_transpose(
-        residual, probes, frame, order, dtype, sum_over_probes, chunk_size
-    )
+    return _scalar_transpose(residual, probes, frame, order, dtype, sum_over_probes, chunk_size)
 
 
 def entries_derivatives_transpose(
@@ -111,9 +110,7 @@ def entries_derivatives_transpose(
     order = checked_order(order)
     dtype = common_dtype(frame, residual, pp)
     probes = index_probes(frame.shape, index, pp, order, dtype)
-    return _scalar_transpose(
-        residual, probes, frame, order, dtype, sum_over_probes, chunk_size
-    )
+    return _scalar_transpose(residual, probes, frame, order, dtype, sum_over_probes, chunk_size)
 
 
 def probe_transpose(
@@ -138,7 +135,9 @@ def entries_transpose(
     residual: Any, index: Any, frame: "T3Frame | TuckerTensorTrain", **options: Any
 ) -> T3Variations:
     """Transpose of `t3.T3Tangent.entries`: `entries_derivatives_transpose` without the order axis."""
-    return entries_derivatives_transpose(jnp.asarray(residual)[None], index, None, frame, 0, **options)
+    return entries_derivatives_transpose(
+        jnp.asarray(residual)[None], index, None, frame, 0, **options
+    )
 
 
 def _scalar_transpose(residual, probes, frame, order, dtype, sum_over_probes, chunk_size):
@@ -148,9 +147,7 @@ def _scalar_transpose(residual, probes, frame, order, dtype, sum_over_probes, ch
 
 
 def _transpose(frame, probes, residual, count, dtype, free, sum_over_probes, chunk_size):
-    size = resolve_chunk_size(
-        chunk_size, frame, probes.count, count, free=free
-    )
+    size = resolve_chunk_size(chunk_size, frame, probes.count, count, free=free)
     frame = jax.tree.map(lambda core: core.astype(dtype), frame)
     variations = _run(hole_trains(frame), probes, residual, count, free, sum_over_probes, size)
     if sum_over_probes:
@@ -179,9 +176,7 @@ def _run(
 
     keep_axis = None if summed else 0
     return T3Variations(
-        *map_probes(
-            chunk, probes, residual, packed=packed, chunk_size=size, keep_axis=keep_axis
-        )
+        *map_probes(chunk, probes, residual, packed=packed, chunk_size=size, keep_axis=keep_axis)
     )
 
 

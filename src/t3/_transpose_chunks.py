@@ -34,8 +34,8 @@ from kernels._jets import (
     factorials,
 )
 
-from ._packing import Cores, sweep
 from ._forward_chunks import project_modes
+from ._packing import Cores, sweep
 from ._walks import (
     arranged,
     arranged_back,
@@ -105,14 +105,10 @@ def probe_transpose_chunk(
         d_tucker += _inputs_part(inputs, point, direction, jets.shape[-1], keep)
         return d_tucker, d_train
 
-    return each_mode(
-        mode, gathered(trains.down_tt), *walks, points, directions, residual, centre
-    )
+    return each_mode(mode, gathered(trains.down_tt), *walks, points, directions, residual, centre)
 
 
-def probe_input_chunk(
-    trains: HoleTrains, count: int, points: Any, directions: Any, residual: Any
-):
+def probe_input_chunk(trains: HoleTrains, count: int, points: Any, directions: Any, residual: Any):
     """Cotangents ``(w, N_i)`` of points and of directions, where all cores are a tensor's own."""
     walks = _probe_walks(trains, count, points, directions, residual)
 
@@ -135,14 +131,10 @@ def apply_transpose_chunk(
         d_tucker = _inputs_part(inputs, point, direction, tucker.shape[-1], keep)
         return d_tucker, _train_part(slots, z, keep)
 
-    return each_mode(
-        mode, trains.up_tucker, gathered(trains.down_tt), *walks, points, directions
-    )
+    return each_mode(mode, trains.up_tucker, gathered(trains.down_tt), *walks, points, directions)
 
 
-def apply_input_chunk(
-    trains: HoleTrains, count: int, points: Any, directions: Any, residual: Any
-):
+def apply_input_chunk(trains: HoleTrains, count: int, points: Any, directions: Any, residual: Any):
     """Cotangents ``(w, N_i)`` of points and of directions, where all cores are a tensor's own."""
     walks = _apply_walks(trains, count, points, directions, residual)
 

@@ -33,12 +33,16 @@ def test_rows_multiply_and_correlate(count, dtype, rng, relative_error):
 
     forward, adjoint = run(jnp.asarray(jet, dtype), jnp.asarray(affine, dtype))
     assert forward.dtype == dtype
-    expected = np.stack(
-        [
-            np.stack([convolved(jet[w, :, r], affine[w])[:count] for r in range(2)], axis=1)
-            for w in range(3)
-        ]
-    ) if count > 1 else jet * affine[:, :1, None]
+    expected = (
+        np.stack(
+            [
+                np.stack([convolved(jet[w, :, r], affine[w])[:count] for r in range(2)], axis=1)
+                for w in range(3)
+            ]
+        )
+        if count > 1
+        else jet * affine[:, :1, None]
+    )
     assert relative_error(forward, expected) < TOLERANCE[dtype.name]
     # The adjoint of multiplication: <other, a jet> = <a^T other, jet>.
     other = rng.standard_normal(jet.shape)

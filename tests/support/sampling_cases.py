@@ -10,9 +10,33 @@ import t3
 CASES = {
     "one mode": ((4,), (2,), (3,), (1, 2), (3, 1), 3, (3,)),
     "two modes, tails": ((3, 5), (2, 3), (2, 2), (2, 2, 1), (1, 3, 2), 1, (4,)),
-    "three modes, two axes": ((4, 2, 3), (2, 2, 3), (3, 2, 2), (1, 3, 2, 1), (1, 2, 4, 1), 2, (2, 3)),
-    "four modes, no axis": ((2, 3, 4, 2), (2, 3, 2, 1), (1, 3, 2, 2), (1, 2, 3, 2, 2), (2, 3, 2, 2, 1), 6, ()),
-    "five modes": ((3, 2, 4, 1, 3), (2, 2, 3, 1, 2), (2, 1, 3, 1, 3), (1, 2, 3, 2, 2, 1), (1, 3, 2, 2, 2, 1), 4, (3,)),
+    "three modes, two axes": (
+        (4, 2, 3),
+        (2, 2, 3),
+        (3, 2, 2),
+        (1, 3, 2, 1),
+        (1, 2, 4, 1),
+        2,
+        (2, 3),
+    ),
+    "four modes, no axis": (
+        (2, 3, 4, 2),
+        (2, 3, 2, 1),
+        (1, 3, 2, 2),
+        (1, 2, 3, 2, 2),
+        (2, 3, 2, 2, 1),
+        6,
+        (),
+    ),
+    "five modes": (
+        (3, 2, 4, 1, 3),
+        (2, 2, 3, 1, 2),
+        (2, 1, 3, 1, 3),
+        (1, 2, 3, 2, 2, 1),
+        (1, 3, 2, 2, 2, 1),
+        4,
+        (3,),
+    ),
     "order zero": ((3, 4, 2), (2, 2, 2), (2, 3, 2), (1, 2, 2, 1), (1, 2, 3, 1), 0, (2,)),
 }
 
@@ -30,9 +54,10 @@ def tensor(rng, shape, tucker, tt, dtype=np.float64):
 
 def tangent(rng, shape, up, down, left, right, dtype=np.float64):
     """A tangent at a frame that is not orthogonal, with left bonds unlike its right bonds."""
-    trio = lambda a, n, b: tuple(  # noqa: E731
-        normal(rng, s, dtype) for s in zip(a[:-1], n, b[1:], strict=True)
-    )
+
+    def trio(a, n, b):
+        return tuple(normal(rng, s, dtype) for s in zip(a[:-1], n, b[1:], strict=True))
+
     frame = t3.T3Frame(
         tuple(normal(rng, s, dtype) for s in zip(up, shape, strict=True)),
         trio(left, down, right),
@@ -65,7 +90,9 @@ def error(value, reference):
     assert [v.shape for v in value] == [r.shape for r in reference]
     scale = jnp.max(jnp.stack([jnp.max(jnp.abs(r)) for r in reference if r.size]))
     worst = jnp.max(
-        jnp.stack([jnp.max(jnp.abs(v - r)) for v, r in zip(value, reference) if r.size])
+        jnp.stack(
+            [jnp.max(jnp.abs(v - r)) for v, r in zip(value, reference, strict=True) if r.size]
+        )
     )
     return worst / jnp.where(scale > 0, scale, 1)
 

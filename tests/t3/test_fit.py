@@ -171,7 +171,7 @@ def test_restored_fit_continues_as_if_uninterrupted(method, tmp_path, start, pro
 
 
 def test_validation_is_recorded_and_stops(truth, start, probes, vectors):
-    ww, pp, index, _ = vectors
+    _ww, _pp, index, _ = vectors
     held_out = (t3.Entries(index), truth.entries(index))
     result = t3.fit(start, *probes, validation=held_out)
     last = result.history[-1]

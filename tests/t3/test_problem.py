@@ -44,6 +44,10 @@ def weights(sampling, rng):
     return rng.uniform(0.5, 2, (3, orders) if isinstance(sampling, t3.Probe) else (orders,))
 
 
+def flat(tree):
+    return jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(tree)])
+
+
 def dense_objective(x, sampling, data, weight, ridge):
     """From the tensor's own samples and its dense norm."""
     residual = jax.tree.map(lambda a, b: a - b, sampled(x, sampling), data)
@@ -103,10 +107,10 @@ def test_value_gradient_and_product(name, rng, key, relative_error):
     def ours(x, v):
         problem = least_squares(x, sampling, data, weight=weight, ridge=ridge, chunk_size=3)
         frame = geometries.frame_at("manifold", x)
-        flat = geometries.frame_at("corewise", x)
+        own = geometries.frame_at("corewise", x)
         return (
             problem.objective(x),
-            problem.value_and_gradient("corewise", x, flat),
+            problem.value_and_gradient("corewise", x, own),
             problem.value_and_gradient("manifold", x, frame),
             problem.gauss_newton_product("manifold", frame, v),
         )
@@ -129,8 +133,8 @@ def test_value_gradient_and_product(name, rng, key, relative_error):
         gradient_m = f.unpack_variations(gradient_m)
         assert abs(float(gradient_m.dot(along.variations) - derivative)) < 1e-10 * float(value)
         have_product = f.unpack_variations(have_product)
-        for a, b in zip(jax.tree.leaves(have_product), jax.tree.leaves(product), strict=True):
-            assert relative_error(a, b) < 1e-11
+        # Together: single cores may have nothing left after the gauge.
+        assert relative_error(flat(have_product), flat(product)) < 1e-11
 
 
 def test_batch_is_a_part(rng, key, relative_error):
@@ -153,5 +157,3 @@ def test_inputs_are_checked(rng, key):
         least_squares(x, sampling, data, ridge=-1.0)
     with pytest.raises(ValueError, match="mode 1"):
         least_squares(x, sampling, (data[0], data[0], data[2]))
-    with pytest.raises(ValueError, match=r"t3\.Probe"):
-        least_squares(x, sampling.ww, data)

@@ -6,10 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sampling_cases import CASES, error, indices, normal, packed, tangent, tensor, vectors
 
 import t3
-
-from sampling_cases import CASES, error, indices, normal, packed, tangent, tensor, vectors
 
 # Of sums of up to a few thousand products, relative to the largest value.
 TOLERANCE = {"float32": 2e-5, "float64": 1e-12}
@@ -31,8 +30,10 @@ def test_jets_equal_dense_oracle(case, dtype, storage, rng):
         out = {}
         for name, network in (("tensor", x), ("tangent", v)):
             dense = network.to_dense()
-            stored = network if storage == "ragged" else (
-                network.pack() if name == "tensor" else packed(network)
+            stored = (
+                network
+                if storage == "ragged"
+                else (network.pack() if name == "tensor" else packed(network))
             )
             options = {"chunk_size": 2}
             out[name, "probe"] = error(
@@ -84,9 +85,15 @@ def test_order_zero_is_the_plain_sample(rng):
     shape, batch = (3, 4, 2), (2,)
     x = tensor(rng, shape, (2, 3, 2), (1, 2, 2, 1))
     v = tangent(rng, shape, (2, 3, 2), (2, 2, 2), (1, 2, 2, 1), (1, 2, 2, 1))
-    ww, pp, index = vectors(rng, shape, batch), vectors(rng, shape, batch), indices(rng, shape, batch)
+    ww, pp, index = (
+        vectors(rng, shape, batch),
+        vectors(rng, shape, batch),
+        indices(rng, shape, batch),
+    )
     for network in (x, v):
-        for plain, jets in zip(network.probe(ww), network.probe_derivatives(ww, pp, 0), strict=True):
+        for plain, jets in zip(
+            network.probe(ww), network.probe_derivatives(ww, pp, 0), strict=True
+        ):
             np.testing.assert_array_equal(plain, jets[0])
         dense = network.to_dense()
         np.testing.assert_allclose(
@@ -192,7 +199,7 @@ def test_errors_name_the_mode_and_the_shapes(call, words, rng):
 
 def test_traced_index_out_of_range_gives_nan(rng):
     x = tensor(rng, SHAPE, (2, 2), (1, 2, 1))
-    values = jax.jit(x.entries)(jnp.array([[0, 3], [1, 1]]))
+    values = jax.jit(lambda i: x.entries(i))(jnp.array([[0, 3], [1, 1]]))
     assert np.isfinite(values[0]) and np.isnan(values[1])
 
 
@@ -259,7 +266,10 @@ def test_gradient_of_gradient(rng):
 
         def along(x, ww):
             gradient = jax.grad(value, (0, 1))(x, ww)
-            return sum(jnp.vdot(a, b) for a, b in zip(*map(jax.tree.leaves, (gradient, direction))))
+            return sum(
+                jnp.vdot(a, b)
+                for a, b in zip(*map(jax.tree.leaves, (gradient, direction)), strict=True)
+            )
 
         return jax.jit(jax.grad(along, (0, 1)))(x, ww)
 

@@ -1,0 +1,154 @@
+"""The exact Stein update beside the plain broadcast form, blackjax and pykeops."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import svgd
+from bench import harness
+from kernels import Gaussian
+
+# n, d, dtype, h. In high dimension h grows with the distances, as any rule for it would have it.
+SIZES = [
+    *((n, d, dtype, 0.5 * (d / 3) ** 0.5) for n in (1_000, 10_000) for d in (2, 3, 10)
+      for dtype in ("float32", "float64")),
+    (16_384, 3, "float32", 0.5),
+    (16_384, 3, "float64", 0.5),
+    (4_096, 100, "float32", 10.0),
+    (4_096, 100, "float64", 10.0),
+    (4_096, 1_000, "float32", 30.0),
+    (4_096, 1_000, "float64", 30.0),
+    (100_000, 2, "float32", 0.5),
+    (100_000, 3, "float32", 0.5),
+]  # fmt: skip
+SMOKE_SIZES = [(64, 3, "float32", 0.5), (64, 10, "float64", 1.0)]
+
+# The broadcast form holds arrays of n^2 d numbers, its derivative several: as large as fits.
+BROADCAST_LIMIT = 1e9
+
+
+def problem(n, d, dtype, h):
+    x = jnp.asarray(1.2 * np.random.default_rng(0).normal(size=(n, d)), dtype)
+    return Gaussian(np.asarray(h, dtype)), x, -x
+
+
+def broadcast(kernel, x, s):
+    """The form that one writes down first: every pair's difference, (n, n, d), at once."""
+    h2 = kernel.bandwidth.astype(x.dtype) ** 2
+    difference = x[:, None] - x[None, :]
+    k = jnp.exp(-jnp.sum(difference**2, axis=-1) / (2 * h2))
+    return jnp.mean(k[:, :, None] * (s[None, :] + difference / h2), axis=1)
+
+
+def loss(update, kernel, x, s):
+    return jnp.sum(jnp.cos(update(kernel, x, s)))
+
+
+def gradient(update):
+    return jax.value_and_grad(functools.partial(loss, update), argnums=(0, 1, 2))
+
+
+def exact_update(kernel, x, s):
+    return svgd.SteinUpdate(kernel, method="exact")(x, s)
+
+
+def reference(kernel, x, s, targets=512):
+    """phi in float64 at the first particles, from the plain form."""
+    h2 = float(kernel.bandwidth) ** 2
+    x, s = np.asarray(x, np.float64), np.asarray(s, np.float64)
+    phi = np.empty((min(targets, len(x)), x.shape[1]))
+    for i in range(len(phi)):
+        difference = x[i] - x
+        k = np.exp(-np.sum(difference**2, axis=1) / (2 * h2))
+        phi[i] = np.mean(k[:, None] * (s + difference / h2), axis=0)
+    return phi
+
+
+@harness.case("svgd.exact")
+def exact(smoke: bool):
+    for n, d, dtype, h in SMOKE_SIZES if smoke else SIZES:
+        kernel, x, s = problem(n, d, dtype, h)
+        params = {"n": n, "d": d, "dtype": dtype}
+        expected = reference(kernel, x, s)
+        work = {"exponentials": n * n, "matmul_flops": n * n * (4 * d + 2)}
+        stages = {"forward": exact_update, "gradient": gradient(exact_update)}
+        timings = harness.paired(stages, kernel, x, s, repeats=3 if n > 20_000 else 5)
+        value = jax.jit(exact_update)(kernel, x, s)
+        error = harness.relative_error(value[: len(expected)], expected)
+        ratio = timings["gradient"].min_seconds / timings["forward"].min_seconds
+        for stage, timing in timings.items():
+            yield harness.row(
+                peer="ours", timing=timing, **params, stage=stage,
+                error=error if stage == "forward" else gradient_error(kernel, x, s),
+                against="plain form in float64" if stage == "forward" else "autodiff of the broadcast form",
+                work=work if stage == "forward" else None,
+                note=f"{ratio:.2f} times the forward" if stage == "gradient" else "",
+            )  # fmt: skip
+        for stage, job in {"forward": broadcast, "gradient": gradient(broadcast)}.items():
+            size = n * n * d * (1 if stage == "forward" else 4)
+            name = {"peer": "broadcast", **params, "stage": stage}
+            if size > BROADCAST_LIMIT:
+                yield harness.row(**name, note="does not fit in memory: not run")
+                continue
+            timing = harness.measure(job, kernel, x, s, repeats=2)
+            ratio = timing.min_seconds / timings[stage].min_seconds
+            yield harness.row(**name, timing=timing, note=f"ours is {ratio:.1f} times faster")
+        if n <= 10_000:
+            blackjax = functools.partial(blackjax_update, kernel, x, s, expected)
+            yield harness.peer_row("blackjax", blackjax, **params, stage="forward")
+        if d <= 100:
+            pykeops = functools.partial(
+                pykeops_update, kernel, x, s, expected, timings["forward"].min_seconds
+            )
+            yield harness.peer_row("pykeops", pykeops, **params, stage="forward")
+
+
+def gradient_error(kernel, x, s):
+    """Of the gradients in bandwidth, particles and scores, the worst, where the peer fits."""
+    if x.shape[0] ** 2 * x.shape[1] * 4 > BROADCAST_LIMIT:
+        return None
+    _, got = jax.jit(gradient(exact_update))(kernel, x, s)
+    double = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), (kernel, x, s))
+    _, expected = jax.jit(gradient(broadcast))(*double)
+    pairs = zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True)
+    return max(harness.relative_error(one, two) for one, two in pairs)
+
+
+def blackjax_update(kernel, x, s, expected):
+    import optax
+    from blackjax.vi.svgd import SVGDState, build_kernel, rbf_kernel
+
+    # Its kernel is exp(-|x - y|^2 / length_scale); a step of plain descent of size 1 is -phi.
+    scale = 2 * kernel.bandwidth.astype(x.dtype) ** 2
+    optimizer = optax.sgd(1.0)
+    step = build_kernel(optimizer)
+
+    def update(x):
+        state = SVGDState(x, {"length_scale": scale}, optimizer.init(x))
+        return step(state, lambda y: -y, rbf_kernel).particles - x
+
+    timing = harness.measure(update, x, repeats=2)
+    value = jax.jit(update)(x)
+    error = harness.relative_error(value[: len(expected)], expected)
+    return {"timing": timing, "error": error, "against": "plain form in float64"}
+
+
+def pykeops_update(kernel, x, s, expected, ours):
+    from pykeops.numpy import LazyTensor
+
+    h2 = float(kernel.bandwidth) ** 2
+    x, s = np.asarray(x), np.asarray(s)
+    charges = np.concatenate([s - x / x.dtype.type(h2), np.ones_like(x[:, :1])], axis=1)
+
+    def update():
+        xi, xj = LazyTensor(x[:, None, :]), LazyTensor(x[None, :, :])
+        k = (-((xi - xj) ** 2).sum(-1) / (2 * h2)).exp()
+        y = k @ charges
+        return (y[:, :-1] + x / x.dtype.type(h2) * y[:, -1:]) / x.dtype.type(len(x))
+
+    timing = harness.measure(update, repeats=2, jit=False)
+    error = harness.relative_error(update()[: len(expected)], expected)
+    note = f"ours is {timing.min_seconds / ours:.1f} times faster"
+    return {"timing": timing, "error": error, "against": "plain form in float64", "note": note}

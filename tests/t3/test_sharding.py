@@ -1,0 +1,123 @@
+"""Many devices: eight of the host's, in a process of its own (the device count is fixed at start)."""
+
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from sampling_cases import normal, tangent, vectors
+
+import t3
+
+PROGRAM = """
+import json, warnings
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+jax.config.update("jax_enable_x64", True)
+import memory, t3
+from sampling_cases import error, normal, packed, tangent, vectors
+
+rng = np.random.default_rng(0)
+shape, count, order = (6, 5, 7), 64, 2
+v = tangent(rng, shape, (4, 4, 4), (4, 4, 4), (1, 4, 4, 1), (1, 4, 4, 1))
+ww, pp = vectors(rng, shape, (count,)), vectors(rng, shape, (count,))
+residual = tuple(normal(rng, (order + 1, count, n)) for n in shape)
+out = {}
+
+def run(mesh, summed, frame=v.frame, residual=residual, ww=ww, pp=pp, size=2):
+    return t3.sharded_probe_derivatives_transpose(
+        residual, ww, pp, frame, order, mesh=mesh, axis="probes", sum_over_probes=summed,
+        chunk_size=size,
+    )
+
+mesh = jax.make_mesh((8,), ("probes",))
+for summed in (True, False):
+    one = t3.probe_derivatives_transpose(residual, ww, pp, v.frame, order, sum_over_probes=summed)
+    many = run(mesh, summed)
+    out[f"error {summed}"] = float(error(jax.tree.map(np.asarray, many), one))
+    leaf = many.tt[1]
+    out[f"split {summed}"] = leaf.sharding.shard_shape(leaf.shape)[0] < leaf.shape[0]
+w = packed(v)
+fill = lambda f: jnp.stack([jnp.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, 7 - a.shape[-1])]) for a in f])
+many = run(mesh, True, w.frame, fill(residual), fill(ww), fill(pp))
+one = t3.probe_derivatives_transpose(residual, ww, pp, w.frame, order, sum_over_probes=True)
+out["error packed"] = float(error(jax.tree.map(np.asarray, many), one))
+
+split = lambda f, spec: tuple(jax.device_put(a, NamedSharding(mesh, spec)) for a in f)
+placed = (
+    split(residual, PartitionSpec(None, "probes")),
+    split(ww, PartitionSpec("probes")),
+    split(pp, PartitionSpec("probes")),
+)
+text = jax.jit(lambda r, w, p: run(mesh, True, residual=r, ww=w, pp=p)).lower(*placed).compile().as_text()
+out["all-reduce"] = text.count(" all-reduce(") + text.count(" all-reduce-start(")
+out["all-gather"] = text.count("all-gather")
+scratch = []
+for devices in (1, 2, 8):
+    part = jax.make_mesh((devices,), ("probes",), devices=jax.devices()[:devices])
+    fn = lambda r, w, p: run(part, True, residual=r, ww=w, pp=p, size=None)
+    scratch.append(memory.compiled_memory(fn, residual, ww, pp).temp_bytes)
+out["scratch"] = scratch
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    t3.probe_derivatives_transpose(*placed, v.frame, order, sum_over_probes=True)
+out["warned"] = any("sharded_probe_derivatives_transpose" in str(w.message) for w in caught)
+print(json.dumps(out))
+"""
+
+
+@pytest.fixture(scope="module")
+def eight_devices():
+    environment = {
+        **os.environ,
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_equal_to_one_device(eight_devices):
+    for what in ("error True", "error False", "error packed"):
+        assert eight_devices[what] < 1e-12
+    assert eight_devices["split False"] and not eight_devices["split True"]
+
+
+def test_compiled_program_has_one_all_reduce_and_no_all_gather(eight_devices):
+    assert eight_devices["all-reduce"] == 1
+    assert eight_devices["all-gather"] == 0
+
+
+def test_scratch_of_a_device_falls_with_the_number_of_devices(eight_devices):
+    one, two, eight = eight_devices["scratch"]
+    assert eight < two < one
+
+
+def test_probes_split_over_devices_are_noticed(eight_devices):
+    assert eight_devices["warned"]
+
+
+def test_probes_that_do_not_divide_are_refused(rng):
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("probes",))
+    v = tangent(rng, (3,), (2,), (2,), (1, 1), (1, 1))
+    with pytest.raises(ValueError, match="residual is zero"):
+        t3.sharded_probe_derivatives_transpose(
+            [normal(rng, (1, 3))],
+            vectors(rng, (3,), ()),
+            None,
+            v.frame,
+            0,
+            mesh=mesh,
+            axis="probes",
+        )
