@@ -1,5 +1,6 @@
 """Fits: Newton steps against t3toolbox, and a real tensor completed from a part of its entries."""
 
+import functools
 import time
 
 import jax
@@ -140,9 +141,8 @@ def completion(smoke: bool):
                 **params,
             )
         for kind in ("parafac", "tucker"):
-            yield harness.peer_row(
-                f"tensorly {kind}", lambda kind=kind: _peer(kind, tensor, known, smoke), **params
-            )
+            run = functools.partial(_peer, kind, tensor, known, smoke)
+            yield harness.peer_row(f"tensorly {kind}", run, **params)
 
 
 def _complete(tensor, known, rng, smoke):
@@ -152,7 +152,7 @@ def _complete(tensor, known, rng, smoke):
     check, train = entries[:, :held], entries[:, held:]
     d = tensor.ndim
     start = t3.TuckerTensorTrain.zeros(tensor.shape, (1,) * d, (1,) * (d + 1), dtype=jnp.float64)
-    best = None
+    tries = []
     for ridge in (0.1,) if smoke else (1e-3, 1e-2, 1e-1):
         found = t3.fit_growing_ranks(
             start,
@@ -163,10 +163,9 @@ def _complete(tensor, known, rng, smoke):
             max_stages=1 if smoke else 6,
             max_steps=3 if smoke else 40,
         )
-        if best is None or min(found.errors) < min(best[0].errors):
-            best = found, ridge
-    found, ridge = best
-    return found.x, f"ranks {found.x.tucker_ranks} {found.x.tt_ranks}, regularizer {ridge}"
+        tries.append((min(found.errors), ridge, found.x))
+    _, ridge, x = min(tries, key=lambda line: line[0])
+    return x, f"ranks {x.tucker_ranks} {x.tt_ranks}, regularizer {ridge}"
 
 
 def _peer(kind, tensor, known, smoke):
@@ -174,7 +173,7 @@ def _peer(kind, tensor, known, smoke):
     import tensorly
     from tensorly import decomposition
 
-    best = None
+    tries = []
     for rank in (1,) if smoke else range(1, 6):
         ranks = rank if kind == "parafac" else [min(rank, size) for size in tensor.shape]
         began = time.perf_counter()
@@ -189,6 +188,6 @@ def _peer(kind, tensor, known, smoke):
         back = tensorly.cp_to_tensor if kind == "parafac" else tensorly.tucker_to_tensor
         error = harness.relative_error(back(found)[~known], tensor[~known])
         taken = time.perf_counter() - began
-        if best is None or error < best["error"]:
-            best = {"error": error, "note": f"rank {rank}, {taken:.1f} s"}
-    return {**best, "against": "entries held out"}
+        tries.append((error, f"rank {rank}, {taken:.1f} s"))
+    error, note = min(tries)
+    return {"error": error, "note": note, "against": "entries held out"}

@@ -1,7 +1,8 @@
 """Would the O-rings have failed? A logistic regression, sampled by SVGD and checked by quadrature.
 
-The space shuttle Challenger was launched at 31 F and lost. Of the 23 flights before it whose boosters
-were recovered, seven had shown distress of an O-ring, most of them on cold days. The model: on a flight at temperature t (in F), distress has probability
+The space shuttle Challenger was launched at 31 F and lost. Of the 23 flights before it whose
+boosters were recovered, seven had shown distress of an O-ring, most of them on cold days. The
+model: on a flight at temperature t (in F), distress has probability
 
     1 / (1 + exp(-(intercept + slope t))),
     intercept ~ N(0, 50^2),    slope ~ N(0, 1^2),
@@ -86,9 +87,7 @@ class Quadrature:
 
     def quantiles(self, values, levels) -> np.ndarray:
         order = np.argsort(values, axis=None)
-        return np.interp(
-            levels, np.cumsum(self.weights.ravel()[order]), np.ravel(values)[order]
-        )
+        return np.interp(levels, np.cumsum(self.weights.ravel()[order]), np.ravel(values)[order])
 
     def level(self, mass: float) -> float:
         """The log-posterior above which this share of the mass lies."""
@@ -105,9 +104,7 @@ def report(particles: np.ndarray, exact: Quadrature) -> bool:
     """Prints the comparison; whether it is within the tolerance."""
     good = True
     print(f"{'':24s}{'SVGD':>10s}{'quadrature':>12s}{'off by':>10s}")
-    for name, values, grid in zip(
-        NAMES, particles.T, (exact.intercept, exact.slope), strict=True
-    ):
+    for name, values, grid in zip(NAMES, particles.T, (exact.intercept, exact.slope), strict=True):
         mean, deviation = exact.mean(grid), exact.deviation(grid)
         shift = abs(values.mean() - mean) / deviation
         stretch = abs(values.std() / deviation - 1)
@@ -151,7 +148,9 @@ def draw(particles: np.ndarray, exact: Quadrature, path: Path) -> None:
         linewidths=1.3,
         linestyles="solid",
     )
-    left.plot([], [], color=ink, linewidth=1.3, label="50, 90 and 99 % of the posterior, quadrature")
+    left.plot(
+        [], [], color=ink, linewidth=1.3, label="50, 90 and 99 % of the posterior, quadrature"
+    )
     left.set(
         xlim=(-4.2, 1.4),
         ylim=(-0.83, 0.16),

@@ -118,21 +118,6 @@ def product_error(error: float, dimension: int) -> float:
     return float(np.expm1(dimension * np.log1p(error)))
 
 
-@lru_cache(maxsize=1024)
-def smallest_count(
-    tolerance: float, dimension: int, half_width: float, reach: int, weight: float, limit: int = 24
-) -> int | None:
-    """The fewest polynomials an axis whose error in `dimension` axes is at most `tolerance`.
-
-    None when `limit` are not enough.
-    """
-    for count in range(1, limit + 1):
-        error = axis_error(1.0, half_width, reach, count, weight)
-        if product_error(error, dimension) <= tolerance:
-            return count
-    return None
-
-
 def support_radius(tolerance: float) -> float:
     """The distance, in bandwidths, beyond which exp(-r^2 / 2) is below `tolerance`."""
     return float(np.sqrt(2 * np.log(1 / tolerance)))

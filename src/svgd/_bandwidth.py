@@ -92,7 +92,7 @@ def median_bandwidth(
     if max_points < 2:
         raise ValueError(f"max_points must be at least 2, got {max_points}")
     particles = _matrix(particles, "particles")
-    n, d = particles.shape
+    n = particles.shape[0]
     points = lax.stop_gradient(particles)
     if n > max_points:
         key = jax.random.key(0) if key is None else key

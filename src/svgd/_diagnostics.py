@@ -13,9 +13,7 @@ from memory import map_sum
 _TILE_ELEMENTS = 1 << 18
 
 
-def ksd(
-    particles: ArrayLike, scores: ArrayLike, kernel: kernels.RadialKernel
-) -> Float[Array, ""]:
+def ksd(particles: ArrayLike, scores: ArrayLike, kernel: kernels.RadialKernel) -> Float[Array, ""]:
     """The kernel Stein discrepancy, the square root of the V-statistic of `ksd_squared`."""
     return jnp.sqrt(jnp.maximum(ksd_squared(particles, scores, kernel), 0))
 

@@ -281,9 +281,7 @@ class SVGD(eqx.Module):
                 opt_state,
             )
         key_data = None if key is None else jax.random.key_data(key)
-        return SVGDState(
-            points, whitening, opt_state, step, key_data, state.layout, state.key_impl
-        )
+        return SVGDState(points, whitening, opt_state, step, key_data, state.layout, state.key_impl)
 
     def _rewhiten(self, whitening, points, opt_state):
         whitening, points, foreign = _whitening.rewhiten(whitening, points)
@@ -312,7 +310,12 @@ class SVGD(eqx.Module):
 
 @eqx.filter_jit
 def _advance(
-    sampler: SVGD, target: Target, state: SVGDState, partition: Any, length: Array, rewhiten_every: int
+    sampler: SVGD,
+    target: Target,
+    state: SVGDState,
+    partition: Any,
+    length: Array,
+    rewhiten_every: int,
 ) -> tuple[SVGDState, Bool[Array, ""]]:
     """`length` steps, or fewer: it stops before the first whose particles are not finite."""
 
@@ -404,7 +407,5 @@ def _progress_bar(total: int):
     try:
         from tqdm.auto import tqdm
     except ImportError as error:
-        raise ImportError(
-            "progress=True needs tqdm: pip install 'steintrain[progress]'"
-        ) from error
+        raise ImportError("progress=True needs tqdm: pip install 'steintrain[progress]'") from error
     return tqdm(total=total, unit="step", desc="SVGD")

@@ -59,7 +59,11 @@ class Target(eqx.Module):
 
 
 def as_target(
-    fn: Callable, layout: ParticleLayout, points: Float[Array, "n d"], key: Array | None, batched: bool
+    fn: Callable,
+    layout: ParticleLayout,
+    points: Float[Array, "n d"],
+    key: Array | None,
+    batched: bool,
 ) -> Target:
     """Finds out what `fn` is, without running it.
 

@@ -157,7 +157,7 @@ def _sorted_keys(z, lower, scale, axes, bits):
 @partial(jax.jit, static_argnames=("leaf_size",))
 def _level_on_device(keys, a, b, count, next_node, leaf_size):
     """One level, padded: children of each node and the ranges of the next level."""
-    present = jnp.arange(a.shape[0]) < count
+    present = jnp.arange(a.shape[0], dtype=jnp.int32) < count
     low, high = keys[a], keys[b - 1]
     splits = present & (b - a > leaf_size) & (low != high)
     rank = jnp.cumsum(splits.astype(jnp.int32)) - 1
@@ -187,7 +187,7 @@ def _boxes_on_device(z, start, left, first, leaves):
 
         def lift(i, box, pair=pair, depth=depth):
             level = depth - 1 - i
-            node = jnp.arange(box.shape[0])
+            node = jnp.arange(box.shape[0], dtype=jnp.int32)
             inner = (node >= first[level]) & (node < first[level + 1]) & ~is_leaf
             joined = pair(box[jnp.maximum(left, 0)], box[jnp.maximum(left, 0) + 1])
             return jnp.where(inner[:, None], joined, box)

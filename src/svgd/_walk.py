@@ -91,10 +91,10 @@ def _step_on_device(box, children, a, b, count, radius2, theta2):
     """One frontier, padded: near and far pairs, the next frontier, and how many of each."""
     left, right = children
     width = a.shape[0]
-    place = jnp.arange(width)
+    place = jnp.arange(width, dtype=jnp.int32)
     masks = _classify(jnp, jax.lax.optimization_barrier, box, a, b, left < 0, radius2, theta2)
     masks = [mask & (place < count) for mask in masks]
-    counts = [jnp.sum(mask) for mask in masks]
+    counts = [jnp.sum(mask, dtype=jnp.int32) for mask in masks]
     rows = [jnp.nonzero(mask, size=width, fill_value=0)[0] for mask in masks]
     (near_a, near_b), (far_a, far_b), (s, _), (fa, fb), (sa, sb) = ((a[r], b[r]) for r in rows)
     same, first, second = counts[2:]
@@ -120,7 +120,7 @@ def _step_on_device(box, children, a, b, count, radius2, theta2):
 @partial(jax.jit, static_argnames=("length",))
 def _joined_on_device(parts, counts, length):
     """The first counts[i] entries of each part, one after the other, padded to `length`."""
-    present = [jnp.arange(part.shape[0]) < n for part, n in zip(parts, counts, strict=True)]
+    present = [jnp.arange(part.shape[0], dtype=jnp.int32) < n for part, n in zip(parts, counts, strict=True)]
     rows = jnp.nonzero(jnp.concatenate(present), size=length, fill_value=0)[0]
     return jnp.concatenate(parts)[rows]
 
@@ -178,7 +178,7 @@ def expand(owner, start, count):
 @partial(jax.jit, static_argnames=("total",))
 def _expand_on_device(owner, start, count, total):
     end = jnp.cumsum(count)
-    place = jnp.repeat(jnp.arange(count.shape[0]), count, total_repeat_length=total)
+    place = jnp.repeat(jnp.arange(count.shape[0], dtype=jnp.int32), count, total_repeat_length=total)
     members = jnp.arange(total, dtype=jnp.int32) - (end - count)[place] + start[place]
     return owner[place], members.astype(jnp.int32)
 

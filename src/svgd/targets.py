@@ -52,9 +52,7 @@ class GaussianMixture(Distribution):
     def sample(self, key: PRNGKeyArray, num_samples: int) -> Float[Array, "n d"]:
         which, noise = jax.random.split(key)
         index = jax.random.categorical(which, self.log_weights, shape=(num_samples,))
-        standard = jax.random.normal(
-            noise, (num_samples, self.means.shape[1]), self.means.dtype
-        )
+        standard = jax.random.normal(noise, (num_samples, self.means.shape[1]), self.means.dtype)
         return self.means[index] + jnp.einsum("nij,nj->ni", self.factors[index], standard)
 
     def _components(self, point: ArrayLike) -> tuple[Array, Array]:
@@ -67,7 +65,9 @@ class GaussianMixture(Distribution):
             log_volume = jnp.sum(jnp.log(jnp.diagonal(factor)))
             constant = 0.5 * d * np.log(2 * np.pi).item()
             log_density = -0.5 * standard @ standard - log_volume - constant
-            return log_weight + log_density, -solve_triangular(factor, standard, lower=True, trans=1)
+            return log_weight + log_density, -solve_triangular(
+                factor, standard, lower=True, trans=1
+            )
 
         return jax.vmap(component)(self.log_weights, self.means, self.factors)
 
@@ -153,9 +153,7 @@ def gaussian_mixture(
     return GaussianMixture(jnp.log(weights / jnp.sum(weights)), means, factors)
 
 
-def banana(
-    curvature: ArrayLike = 0.5, scale: ArrayLike = 2.0, dimension: int = 2
-) -> Banana:
+def banana(curvature: ArrayLike = 0.5, scale: ArrayLike = 2.0, dimension: int = 2) -> Banana:
     """A banana-shaped density: see `Banana`.
 
     Args:

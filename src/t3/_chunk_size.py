@@ -9,7 +9,7 @@ one that reads them: a measured number of bytes. ``"auto"`` takes the smaller of
 import functools
 import operator
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -18,27 +18,9 @@ import numpy as np
 import memory
 
 from . import _transpose_chunks as chunks
-from ._ranks import FrameRanks
+from ._ranks import FrameRanks, T3Ranks
 
 ChunkSize = int | np.integer | None | Literal["auto"]
-
-
-class Sizes(NamedTuple):
-    """Largest sizes over modes; what packed storage pads to.
-
-    Attributes:
-        modes: d.
-        mode: N.
-        up, down: rows of the up Tucker cores, middle of the down cores.
-        left, right: bonds.
-    """
-
-    modes: int
-    mode: int
-    up: int
-    down: int
-    left: int
-    right: int
 
 
 def estimate_chunk_size(
@@ -56,8 +38,8 @@ def estimate_chunk_size(
     """Chunk of the probe-derivative transpose whose scratch is comparable to what is resident.
 
     Resident are residuals, points, directions and the summed gradient. Scratch is measured from
-    two compilations of one chunk on abstract packed cores, cached by sizes: an upper bound for
-    ragged cores. Both gradients are in it, the train cores' (``r^2``) and the Tucker cores' (N).
+    two compilations of one chunk on abstract ragged cores, cached by sizes: an upper bound for
+    packed cores. Both gradients are in it, the train cores' (``r^2``) and the Tucker cores' (N).
     Nothing runs; call it outside of jit, or inside, where shapes are static.
 
     Args:
@@ -80,7 +62,7 @@ def estimate_chunk_size(
     sizes, order, dtype = _checked(mode_shapes, tucker_ranks, tt_ranks, order, dtype)
     stacks = n_tangent * int(np.prod(stack_shape, dtype=int))
     local = -(-n_probes // n_shards) if n_shards > 0 else n_probes
-    resident = _resident_bytes(sizes, order + 1, local, n_tangent, stacks, dtype)
+    resident = _resident_bytes(sizes, order + 1, local, stacks, dtype)
     return memory.balanced_chunk_size(
         stacks * _probe_bytes(sizes, order, dtype), resident, n_probes, n_shards
     )
@@ -132,22 +114,26 @@ def resolve_chunk_size(
         return chunk_size
     if chunk_size != "auto":
         raise ValueError(f'chunk_size must be an int, None or "auto", got {chunk_size!r}.')
-    sizes, dtype = _sizes_of(network), np.dtype(network.dtype)
+    sizes, dtype = frame_sizes(network), np.dtype(network.dtype)
     in_cache = cache_chunk_size(sizes, n_probes, count, dtype, free=free)
     if in_cache >= n_probes:
         return None
     order = count - 1
-    resident = _resident_bytes(sizes, count, n_probes, 1, 1, dtype, free=free)
-    per_probe = _probe_bytes(sizes, order, dtype, free)
-    return min(in_cache, memory.balanced_chunk_size(per_probe, resident, n_probes))
+    resident = _resident_bytes(sizes, count, n_probes, 1, dtype, free=free)
+    per_probe = _probe_bytes(sizes, order, dtype, free, network.is_packed)
+    size = min(in_cache, memory.balanced_chunk_size(per_probe, resident, n_probes))
+    # A divisor of W leaves no remainder, which would be a second body in the compiled program with
+    # scratch of its own. None near: better a remainder than small chunks.
+    divisors = (c for c in range(size, size // 2, -1) if n_probes % c == 0)
+    return next(divisors, size)
 
 
 def cache_chunk_size(
-    sizes: Sizes, n_probes: int, count: int, dtype: np.dtype, *, free: bool = True
+    sizes: FrameRanks, n_probes: int, count: int, dtype: np.dtype, *, free: bool = True
 ) -> int:
     """Probes whose matrices (slots times bond times bond) fill the cache."""
     slots = min(count, 2) + (count if free else 0)
-    per_probe = slots * max(sizes.left, sizes.right) ** 2 * dtype.itemsize
+    per_probe = slots * max(*sizes.left, *sizes.right) ** 2 * dtype.itemsize
     if CACHE.choose(n_probes * per_probe) == "whole":
         return n_probes
     return max(1, int(CACHE.active_threshold() // per_probe))
@@ -164,55 +150,71 @@ def _checked(mode_shapes, tucker_ranks, tt_ranks, order, dtype):
     if order < 0:
         raise ValueError(f"order must be from 0 on, got {order}.")
     dtype = jax.dtypes.canonicalize_dtype(np.float32 if dtype is None else dtype)
-    n, r = max(tucker_ranks), max(tt_ranks)
+    shape, n, r = tuple(mode_shapes), tuple(tucker_ranks), tuple(tt_ranks)
     # Orders above d - 1 are zero and are not computed.
-    return Sizes(d, max(mode_shapes), n, n, r, r), min(order, d - 1), np.dtype(dtype)
+    return FrameRanks(shape, n, n, r, r), min(order, d - 1), np.dtype(dtype)
 
 
-def _sizes_of(network: Any) -> Sizes:
+def frame_sizes(network: Any) -> FrameRanks:
+    """True sizes of a frame, or of a tensor whose cores stand on every side of its holes."""
     s = network.sizes
-    if isinstance(s, FrameRanks):
-        return Sizes(len(s.shape), max(s.shape), max(s.up), max(s.down), max(s.left), max(s.right))
-    return Sizes(len(s.shape), max(s.shape), max(s.tucker), max(s.tucker), max(s.tt), max(s.tt))
+    if isinstance(s, T3Ranks):
+        return FrameRanks(s.shape, s.tucker, s.tucker, s.tt, s.tt)
+    return s
 
 
 def _resident_bytes(
-    sizes: Sizes, count: int, n_probes: int, n_tangent: int, stacks: int, dtype, *, free=True
+    sizes: FrameRanks, count: int, n_probes: int, stacks: int, dtype: np.dtype, *, free: bool = True
 ) -> float:
     """Bytes of residuals, points, directions and the summed gradient."""
-    del n_tangent
-    d, n = sizes.modes, sizes.mode
-    residual = stacks * count * (d * n if free else 1)
-    points = 2 * d * n
-    gradient = stacks * d * (sizes.down * n + sizes.left * sizes.up * sizes.right)
-    return dtype.itemsize * (n_probes * (residual + points) + gradient)
+    numbers = sum(sizes.shape)
+    residual = stacks * count * (numbers if free else 1)
+    tucker = sum(n * size for n, size in zip(sizes.down, sizes.shape, strict=True))
+    train = sum(a * n * b for a, n, b in zip(sizes.left, sizes.up, sizes.right[1:], strict=False))
+    return dtype.itemsize * (n_probes * (residual + 2 * numbers) + stacks * (tucker + train))
 
 
 @functools.lru_cache(maxsize=256)
-def _probe_bytes(sizes: Sizes, order: int, dtype: np.dtype, free: bool = True) -> float:
+def _probe_bytes(
+    sizes: FrameRanks, order: int, dtype: np.dtype, free: bool = True, packed: bool = False
+) -> float:
     """Scratch of a chunk for each further probe, read from XLA."""
-    d, n, nu, no, rl, rr = sizes
+    shape, up, down, left, right = sizes
+    modes = len(shape)
     array = lambda *shape: jax.ShapeDtypeStruct(shape, dtype)  # noqa: E731
+
+    def family(*axes):
+        """Cores with these axes, one tuple of sizes for each."""
+        if packed:
+            return array(modes, *(max(axis) for axis in axes))
+        return tuple(array(*core) for core in zip(*axes, strict=True))
+
+    left_in, left_out, right_in, right_out = left[:-1], left[1:], right[:-1], right[1:]
     trains = chunks.HoleTrains(
-        array(d, nu, n),
-        array(d, rl, no, rr),
-        array(d, rl, nu, rl),
-        array(d, rr, nu, rr),
-        array(rl),
-        array(rr),
+        family(up, shape),
+        family(left_in, down, right_out),
+        family(left_in, up, left_out),
+        family(right_in, up, right_out),
+        array(max(left) if packed else left[0]),
+        array(max(right) if packed else right[-1]),
     )
-    rows = [[array(1, n)] * d, [array(1, n)] * d if order else None]
-    rows.append([[array(1, n)] * (order + 1)] * d if free else [array(1)] * (order + 1))
-    fn = functools.partial(_chunk_of_rows, order=order, free=free)
-    return memory.row_bytes(fn, rows, trains, key=("t3 transpose", order, free))
+    widths = [max(shape)] * modes if packed else shape
+    points = [array(1, n) for n in widths]
+    residual = [[array(1, n)] * (order + 1) for n in widths] if free else [array(1)] * (order + 1)
+    fn = functools.partial(_chunk_of_rows, order=order, free=free, packed=packed)
+    rows = (points, points if order else None, residual)
+    return memory.row_bytes(fn, rows, trains, key=("t3 transpose", order, free, packed))
 
 
-def _chunk_of_rows(rows, trains, *, order: int, free: bool):
+def _chunk_of_rows(rows, trains, *, order: int, free: bool, packed: bool):
     points, directions, residual = rows
-    directions = None if directions is None else jnp.stack(directions)
-    residual = jnp.stack([jnp.stack(jets) for jets in residual]) if free else jnp.stack(residual)
+    residual = [jnp.stack(jets) for jets in residual] if free else jnp.stack(residual)
+    if packed:
+        points = jnp.stack(points)
+        directions = None if directions is None else jnp.stack(directions)
+        residual = jnp.stack(residual) if free else residual
     chunk = chunks.probe_transpose_chunk if free else chunks.apply_transpose_chunk
-    return chunk(trains, order + 1, jnp.stack(points), directions, residual, keep=False)
+    return chunk(trains, order + 1, points, directions, residual, keep=False)
 
 
 def _cache_workload(size: int):
@@ -248,16 +250,16 @@ def _cache_workload(size: int):
 CACHE = memory.register(
     memory.Crossover(
         name="t3.chunk",
-        threshold={"cpu": 3 * 2**20, "gpu": 2**28},
+        threshold={"cpu": 2**21, "gpu": 2**28},
         unit="bytes of matrices in a chunk",
         below="whole",
         above="cut",
         evidence=(
             "cpu: the summed transpose on two cores, float32, by chunk (milliseconds at MiB of "
-            "matrices). d 5, N 50, r 20, K 3, W 2048: 51 at 0.3, 41 at 0.6, 35 at 1.2, 34 at 2.3. "
-            "d 6, N 64, r 32, K 3, W 2048: 125 at 0.8, 120 at 1.5, 106 at 3. d 6, N 128, r 64, "
-            "K 2, W 1024: 240 at 1.3, 232 at 2.5, 216 at 5, 250 at 10. gpu: not measured; large "
-            "enough for the products to fill the device"
+            "matrices). d 5, N 50, r 20, K 3, W 2048: 61 at 0.3, 43 at 0.6, 39 at 1.2, 46 at 3. "
+            "d 6, N 64, r 32, K 3, W 2048: 124 at 0.8, 108 at 1.5, 97 at 3. d 6, N 128, r 64, "
+            "K 2, W 1024: 240 at 1.3, 250 at 2.5, 235 at 5, 246 at 10. Time is nearly flat around "
+            "the threshold, and scratch is not. gpu: not measured; large enough to fill the device"
         ),
         workload=_cache_workload,
     )

@@ -161,9 +161,10 @@ def line_search(
         y, value = trial(length / 2)
         return y, value, length / 2, trials + 1
 
-    first, value = trial(length)
+    # The loop takes the first trial too, from twice the length, so that it is compiled once.
+    infinite = jnp.full((), jnp.inf, local.objective.dtype)
     y, value, length, _ = lax.while_loop(
-        unfinished, step, (first, value, length, jnp.ones((), jnp.int32))
+        unfinished, step, (x, infinite, length * 2, jnp.zeros((), jnp.int32))
     )
     accepted = enough(value, length)
     keep = lambda a, b: jnp.where(accepted, a, b)  # noqa: E731

@@ -241,7 +241,7 @@ def map_probes(
         return memory.map_sum(chunk, rows, chunk_size=chunk_size, checkpoint=True)
     kept = memory.map_concat(chunk, rows, chunk_size=chunk_size, checkpoint=True, axis=keep_axis)
     if empty:
-        kept = jax.tree.map(lambda a: lax.slice_in_dim(a, 0, 0, axis=a.ndim + keep_axis), kept)
+        kept = jax.tree.map(lambda a: lax.slice_in_dim(a, 0, 0, axis=keep_axis % a.ndim), kept)
     return kept
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 from jax.flatten_util import ravel_pytree
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from ._chunk_size import ChunkSize
 from ._packing import is_packed
@@ -76,7 +76,19 @@ def sharded_probe_derivatives_transpose(
         in_specs=(split_residual, split, split, PartitionSpec()),
         out_specs=PartitionSpec() if sum_over_probes else PartitionSpec(axis),
     )
-    return jax.jit(run)(residual, ww, pp, frame)
+
+    def placed(residual, ww, pp, frame):
+        if AxisType.Explicit in mesh.axis_types:
+            # Types of such a mesh say where arrays are; shard_map wants them to say what it does.
+            place = lambda tree, spec: jax.tree.map(  # noqa: E731
+                lambda a: jax.sharding.reshard(a, NamedSharding(mesh, spec)), tree
+            )
+            residual = place(residual, split_residual)
+            ww, pp = place(ww, split), place(pp, split)
+            frame = place(frame, PartitionSpec())
+        return run(residual, ww, pp, frame)
+
+    return jax.jit(placed)(residual, ww, pp, frame)
 
 
 def warn_of_sharded_probes(ww: Any) -> None:

@@ -132,9 +132,7 @@ BAD = {
         r"\(4, 3\).*\(4, 2\)",
     ),
     "learn steps": (
-        lambda: svgd.learn_bandwidth(
-            lambda x: -x, np.zeros((4, 2)), np.zeros((4, 2)), num_steps=0
-        ),
+        lambda: svgd.learn_bandwidth(lambda x: -x, np.zeros((4, 2)), np.zeros((4, 2)), num_steps=0),
         "num_steps must be at least 1",
     ),
 }

@@ -22,7 +22,9 @@ def kernel_of(name, parameter, dtype=np.float64):
 
 
 KERNELS = [
-    (name, parameter) for name in ("gaussian", "imq") for parameter in (0.8, [0.5, 1.0, 2.0], METRIC)
+    (name, parameter)
+    for name in ("gaussian", "imq")
+    for parameter in (0.8, [0.5, 1.0, 2.0], METRIC)
 ]
 
 

@@ -43,9 +43,9 @@ def test_run_is_the_algorithm(dtype, relative_error):
     expected = steps_by_hand(points, lambda x: -x, optimizer, 0.8, 12)
     state = svgd.SVGD(update, optimizer).run(standard_normal, points, 12, whiten=None)
     # Rounding in another order, amplified by twelve steps.
-    assert relative_error(state.particles, expected) < {"float32": 1e-5, "float64": 1e-13}[
-        dtype.name
-    ]
+    assert (
+        relative_error(state.particles, expected) < {"float32": 1e-5, "float64": 1e-13}[dtype.name]
+    )
     assert state.particles.dtype == dtype and int(state.step) == 12
 
 
@@ -125,9 +125,7 @@ def test_every_particle_of_a_step_sees_the_same_key(key):
     state = svgd.SVGD(optimizer=optax.sgd(0.1)).init(score, start(5, 1), key=key, whiten=None)
     target_scores = jax.vmap(lambda x: score(x, jax.random.split(key)[1]))(state.points)
     assert np.ptp(np.asarray(target_scores)) == 0
-    new = svgd.SVGD(
-        svgd.SteinUpdate(kernels.Gaussian(1e6)), optax.sgd(0.1)
-    ).step(score, state)
+    new = svgd.SVGD(svgd.SteinUpdate(kernels.Gaussian(1e6)), optax.sgd(0.1)).step(score, state)
     moves = np.asarray(new.points - state.points)
     assert np.allclose(moves, 0.1 * np.asarray(target_scores), rtol=1e-6)
 
@@ -169,7 +167,9 @@ def test_one_program_serves_every_number_of_steps(caplog):
     with jax.log_compiles(), caplog.at_level(logging.WARNING):
         for count in (2, 7, 131):
             state = sampler.run(standard_normal, state, count)
-    compiled = [r.getMessage() for r in caplog.records if "Finished XLA compilation" in r.getMessage()]
+    compiled = [
+        r.getMessage() for r in caplog.records if "Finished XLA compilation" in r.getMessage()
+    ]
     assert not compiled
     assert int(state.step) == 141
 

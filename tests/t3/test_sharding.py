@@ -63,7 +63,10 @@ for devices in (1, 2, 8):
 out["scratch"] = scratch
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
-    t3.probe_derivatives_transpose(*placed, v.frame, order, sum_over_probes=True)
+    # A mesh with explicit axes would not even let the plain function cut across the split.
+    auto = jax.sharding.Mesh(np.array(jax.devices()), ("probes",))
+    w = tuple(jax.device_put(a, NamedSharding(auto, PartitionSpec("probes"))) for a in ww)
+    t3.probe_derivatives_transpose(residual, w, pp, v.frame, order, sum_over_probes=True)
 out["warned"] = any("sharded_probe_derivatives_transpose" in str(w.message) for w in caught)
 print(json.dumps(out))
 """

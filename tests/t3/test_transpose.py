@@ -72,30 +72,35 @@ def test_equals_t3toolbox(shape, up, bonds, order, batch, rng):
     v = tangent(rng, shape, up, up, bonds, bonds)
     f = v.frame
     families = (f.up_tucker, f.down_tt, f.left_tt, f.right_tt)
-    numpy = lambda tree: jax.tree.map(np.asarray, tree)  # noqa: E731
-    ww, pp, index = (
-        vectors(rng, shape, batch),
-        vectors(rng, shape, batch),
-        indices(rng, shape, batch),
-    )
+    ww, pp = vectors(rng, shape, batch), vectors(rng, shape, batch)
+    index = indices(rng, shape, batch)
     residual = residuals(rng, shape, batch, order)
-    for kind in KINDS:
-        points = index if kind == "entries" else ww
-        for summed in (True, False):
-            ours = transpose(
+    points = {"probe": ww, "apply": ww, "entries": index}
+
+    @jax.jit
+    def ours(frame, residual, ww, pp):
+        return {
+            (kind, summed): transpose(
                 kind,
                 residual[kind],
-                points,
+                index if kind == "entries" else ww,
                 pp,
-                v.frame,
+                frame,
                 order,
                 sum_over_probes=summed,
                 chunk_size=4,
             )
-            theirs = getattr(peer, f"tv_{kind}_derivatives_transpose")(
-                *numpy((residual[kind], points, pp)), numpy(families), order, sum_over_probes=summed
-            )
-            assert error((ours.tucker, ours.tt), jax.tree.map(jnp.asarray, theirs)) < 1e-10
+            for kind in KINDS
+            for summed in (True, False)
+        }
+
+    for (kind, summed), mine in ours(f, residual, ww, pp).items():
+        inputs = jax.tree.map(np.asarray, (residual[kind], points[kind], pp, families))
+        theirs = getattr(peer, f"tv_{kind}_derivatives_transpose")(
+            *inputs, order, sum_over_probes=summed
+        )
+        theirs = jax.tree.map(jnp.asarray, theirs)
+        assert error((mine.tucker, mine.tt), theirs) < 1e-10, (kind, summed)
 
 
 @pytest.mark.parametrize("storage", ["ragged", "packed"])
@@ -127,7 +132,7 @@ def test_no_chunk_size_changes_the_result(storage, rng):
             **{
                 (s, summed): error(run(s, summed), run(None, summed))
                 for s in sizes
-                for summed in (0, 1)
+                for summed in (False, True)
             },
         }
 

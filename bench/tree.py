@@ -1,0 +1,239 @@
+"""The Stein update over a tree of cells: beside the exact one, a non-uniform FFT, and itself."""
+
+import functools
+import resource
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import memory
+import svgd
+from bench import harness, peers
+from kernels import Gaussian
+
+TARGETS = 512
+
+# Tolerances at which phi is within 1e-3 of the exact update on these particles.
+SIZES = [
+    (10_000, 3, 0.5, 6e-3),
+    (100_000, 3, 0.5, 6e-3),
+    (1_000_000, 3, 0.5, 6e-3),
+    (100_000, 2, 0.5, 6e-3),
+    (100_000, 4, 0.65, 6e-3),
+]
+SMOKE = [(600, 3, 0.5, 1e-2)]
+
+
+def problem(n, d, dtype="float32"):
+    x = jnp.asarray(1.2 * np.random.default_rng(0).normal(size=(n, d)), dtype)
+    return x, -x
+
+
+def reference(x, s, h):
+    """phi in float64 at the first targets, by the plain sum over all particles."""
+    x, s = np.asarray(x, np.float64), np.asarray(s, np.float64)
+    targets = x[:TARGETS]
+    total = np.zeros_like(targets)
+    for start in range(0, len(x), 20_000):
+        rows = slice(start, start + 20_000)
+        square = sum((targets[:, None, a] - x[None, rows, a]) ** 2 for a in range(x.shape[1]))
+        k = np.exp(-square / (2 * h * h))
+        total += k @ s[rows] + (k.sum(1)[:, None] * targets - k @ x[rows]) / h**2
+    return total / len(x)
+
+
+@eqx.filter_jit
+def apply(update, x, s, partition):
+    return update(x, s, partition)
+
+
+def whole(update, x, s):
+    """Partition and update, as a step of a sampler pays for them."""
+    return apply(update, x, s, update.partition(x))
+
+
+@eqx.filter_jit
+def exact_part(kernel, x, s, targets):
+    """The exact update's work for some targets: the tiles of the library's own exact sum."""
+    from kernels import kernel_sum
+
+    charges = jnp.concatenate([s - x, jnp.ones_like(x[:, :1])], axis=1)
+    return kernel_sum(kernel, x, charges, targets=targets)
+
+
+def exact_timing(kernel, x, s):
+    """The exact update; above 100,000 particles a slice of targets, scaled to all."""
+    n = x.shape[0]
+    update = svgd.SteinUpdate(kernel, method="exact")
+    if n <= 100_000:
+        run = eqx.filter_jit(lambda x, s: update(x, s))
+        return harness.measure(run, x, s, repeats=2, jit=False), ""
+    part = 8192
+    timing = harness.measure(
+        lambda x, s: exact_part(kernel, x, s, x[:part]), x, s, repeats=2, jit=False
+    )
+    factor = n / part
+    scaled = {
+        name: getattr(timing, name) * factor for name in ("min_seconds", "median_seconds")
+    }
+    return type(timing)(**{**vars(timing), **scaled}), f"{part} targets, scaled"
+
+
+@harness.case("svgd.tree.exact")
+def against_exact(smoke: bool):
+    """The whole update, partition included, beside the exact one; float32."""
+    for n, d, h, tolerance in SMOKE if smoke else SIZES:
+        x, s = problem(n, d)
+        kernel = Gaussian(np.float32(h))
+        update = svgd.SteinUpdate(kernel, method="tree", tolerance=tolerance)
+        partition = update.partition(x)
+        timing = harness.measure(functools.partial(whole, update), x, s, jit=False)
+        error = harness.relative_error(apply(update, x, s, partition)[:TARGETS], reference(x, s, h))
+        exact, note = exact_timing(kernel, x, s)
+        lowered = jax.jit(lambda x, s, p, u=update: u(x, s, p)).lower(x, s, partition).compile()
+        scratch = lowered.memory_analysis().temp_size_in_bytes
+        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        params = {"n": n, "d": d, "h": h, "dtype": "float32", "stage": "forward"}
+        yield harness.row(
+            peer="ours",
+            timing=timing,
+            error=error,
+            against="exact in float64, 512 targets",
+            note=f"{exact.min_seconds / timing.min_seconds:.1f} times faster than exact; "
+            f"scratch {scratch / 1e6:.0f} MB, process at most {resident / 1e9:.2f} GB; "
+            f"{partition.explain().splitlines()[1]}",
+            **params,
+        )
+        yield harness.row(peer="ours, exact", timing=exact, note=note, **params)
+
+
+@harness.case("svgd.tree.finufft")
+def against_finufft(smoke: bool):
+    """The whole update beside a non-uniform FFT of no smaller error."""
+    sizes = [(400, 0.5, 1e-2, 1e-3)] if smoke else [
+        (1_000_000, 0.5, 6e-3, 1e-3),
+        (1_000_000, 0.1, 1e-3, 1e-3),
+    ]
+    for n, h, tolerance, eps in sizes:
+        x, s = problem(n, 3)
+        expected = reference(x, s, h)
+        update = svgd.SteinUpdate(Gaussian(np.float32(h)), method="tree", tolerance=tolerance)
+        timing = harness.measure(functools.partial(whole, update), x, s, jit=False, repeats=3)
+        error = harness.relative_error(whole(update, x, s)[:TARGETS], expected)
+        params = {"n": n, "d": 3, "h": h, "dtype": "float32"}
+        yield harness.row(
+            peer="ours", timing=timing, error=error, against="exact in float64, 512 targets", **params
+        )
+
+        def run(x=x, s=s, h=h, eps=eps, expected=expected):
+            job = peers.finufft_stein(np.asarray(x), np.asarray(s), h, eps)
+            return {
+                "timing": harness.measure(job, jit=False, repeats=3),
+                "error": harness.relative_error(job()[:TARGETS], expected),
+                "against": "exact in float64, 512 targets",
+                "note": f"eps {eps:g}",
+            }
+
+        yield harness.peer_row("finufft", run, **params)
+
+
+def loss(x, s, update, partition):
+    return jnp.sum(jnp.cos(update(x, s, partition)))
+
+
+@harness.case("svgd.tree.gradient")
+def gradient(smoke: bool):
+    """Value and gradient in particles and scores, given the partition."""
+    for n in (600,) if smoke else (100_000, 1_000_000):
+        x, s = problem(n, 3)
+        update = svgd.SteinUpdate(Gaussian(np.float32(0.5)), method="tree", tolerance=6e-3)
+        partition = update.partition(x)
+        stages = {
+            "forward": lambda x, s, p, u=update: u(x, s, p),
+            "gradient": lambda x, s, p, u=update: jax.value_and_grad(loss, (0, 1))(x, s, u, p),
+        }
+        timings = harness.paired(stages, x, s, partition)
+        ratio = timings["gradient"].min_seconds / timings["forward"].min_seconds
+        for stage, timing in timings.items():
+            yield harness.row(
+                peer="ours",
+                timing=timing,
+                n=n,
+                d=3,
+                h=0.5,
+                dtype="float32",
+                stage=stage,
+                note=f"gradient {ratio:.2f} times forward; scratch {timing.scratch_bytes / 1e6:.0f} MB",
+            )
+
+
+@harness.case("svgd.tree.angle")
+def angle(smoke: bool):
+    """The classical tree, float64: partition, forward, and value and gradient."""
+    if not jax.config.read("jax_enable_x64"):
+        return
+    for n, theta in ((300, 0.5),) if smoke else ((10_000, 0.5),):
+        x, s = problem(n, 3, "float64")
+        update = svgd.SteinUpdate(Gaussian(0.5), method="tree", theta=theta, leaf_size=32)
+        partition = update.partition(x)
+        params = {"n": n, "d": 3, "theta": theta, "leaf": 32, "dtype": "float64"}
+        timing = harness.measure(lambda x: update.partition(x).origin, x, jit=False)
+        yield harness.row(peer="ours", timing=timing, stage="partition", **params)
+        stages = {
+            "forward": lambda x, s, p: update(x, s, p),
+            "gradient": lambda x, s, p: jax.value_and_grad(loss, (0, 1))(x, s, update, p),
+        }
+        timings = harness.paired(stages, x, s, partition)
+        error = harness.relative_error(
+            update(x, s, partition)[:TARGETS], reference(x, s, 0.5)
+        )
+        for stage, timing in timings.items():
+            yield harness.row(
+                peer="ours", timing=timing, stage=stage, error=error,
+                against="exact in float64, 512 targets", **params,
+            )  # fmt: skip
+
+
+@harness.case("svgd.tree.pairing")
+def pairing(smoke: bool):
+    """Near pairs evaluated once for both sides, or once for each."""
+    n = 400 if smoke else 20_000
+    x, s = problem(n, 3)
+    for name in ("directed", "symmetric"):
+        update = svgd.SteinUpdate(
+            Gaussian(np.float32(0.5)), method="tree", theta=0.5, leaf_size=64, pairing=name
+        )
+        partition = update.partition(x)
+        timings = harness.paired(
+            {
+                "forward": lambda x, s, p, u=update: u(x, s, p),
+                "gradient": lambda x, s, p, u=update: jax.value_and_grad(loss, (0, 1))(x, s, u, p),
+            },
+            x,
+            s,
+            partition,
+            repeats=3,
+        )
+        for stage, timing in timings.items():
+            yield harness.row(
+                peer="ours", timing=timing, n=n, d=3, dtype="float32", pairing=name, stage=stage,
+                note=f"{partition.num_tiles} tiles",
+            )  # fmt: skip
+
+
+@harness.case("svgd.tree.location")
+def location(smoke: bool):
+    """The partition built on the host and on the device."""
+    for n in (300,) if smoke else (10_000, 100_000):
+        x, _ = problem(n, 3)
+        update = svgd.SteinUpdate(
+            Gaussian(np.float32(0.5)), method="tree", theta=0.5, leaf_size=64
+        )
+        for side in ("host", "device"):
+            with memory.forced("svgd.tree_location", side):
+                timing = harness.measure(
+                    lambda x, u=update: u.partition(x).origin, x, jit=False, repeats=2
+                )
+            yield harness.row(peer="ours", timing=timing, n=n, d=3, location=side)

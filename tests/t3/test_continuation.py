@@ -1,0 +1,63 @@
+"""Growing ranks: enlarging a tensor, and stopping where held-out data say so."""
+
+import numpy as np
+import pytest
+
+import t3
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_enlarging_changes_little_and_opens_directions(packed, key):
+    x = t3.TuckerTensorTrain.random(key, (4, 5, 3), (2, 2, 2), (1, 2, 2, 1))
+    x = x.pack() if packed else x
+    y = t3.enlarge(x, ((3, 3, 3), (1, 3, 9, 1)), key, size=1e-3)
+    assert y.is_packed == packed
+    # The last bond cannot exceed the last Tucker rank.
+    assert (y.tucker_ranks, y.tt_ranks) == ((3, 3, 3), (1, 3, 3, 1))
+    change = float((y - x).norm() / x.norm())
+    assert 0 < change < 1e-2
+    tucker, train = y.singular_values()
+    assert all(float(s[-1]) > 1e-12 * float(s[0]) for s in (*tucker, *train))
+
+
+def test_finds_the_ranks_of_exact_data(key):
+    shape = (5, 6, 4)
+    truth = t3.TuckerTensorTrain.random(key, shape, (2, 2, 2), (1, 2, 2, 1))
+    rng = np.random.default_rng(0)
+    index = np.stack([axis.ravel() for axis in np.indices(shape)])
+    index = index[:, rng.permutation(index.shape[1])]
+    train, held = index[:, :90], index[:, 90:]
+    found = t3.fit_growing_ranks(
+        t3.TuckerTensorTrain.zeros(shape, (1, 1, 1), (1, 1, 1, 1)),
+        t3.Entries(train),
+        truth.entries(train),
+        validation=(t3.Entries(held), truth.entries(held)),
+        max_ranks=((2, 2, 2), (1, 2, 2, 1)),
+        gradient_tolerance=1e-10,
+        patience=20,
+    )
+    assert found.reason == "largest ranks reached"
+    assert [stage.x.tucker_ranks for stage in found.stages] == [(1, 1, 1), (2, 2, 2)]
+    assert found.errors[1] < 1e-6 < found.errors[0]
+    assert float((found.x - truth).norm() / truth.norm()) < 1e-6
+
+
+def test_stops_when_validation_stops_falling(key):
+    # Data of rank one and noise: more ranks only fit the noise.
+    shape = (6, 6, 6)
+    truth = t3.TuckerTensorTrain.random(key, shape, (1, 1, 1), (1, 1, 1, 1))
+    rng = np.random.default_rng(0)
+    index = np.stack([axis.ravel() for axis in np.indices(shape)])
+    index = index[:, rng.permutation(index.shape[1])]
+    data = np.asarray(truth.entries(index))
+    data = data + 0.3 * data.std() * rng.standard_normal(data.size)
+    found = t3.fit_growing_ranks(
+        t3.TuckerTensorTrain.zeros(shape, (1, 1, 1), (1, 1, 1, 1)),
+        t3.Entries(index[:, :110]),
+        data[:110],
+        validation=(t3.Entries(index[:, 110:]), data[110:]),
+        max_steps=15,
+    )
+    assert found.reason == "validation error stopped falling"
+    assert found.x.tucker_ranks == (1, 1, 1)
+    assert len(found.stages) == 2
