@@ -26,7 +26,7 @@ SIZES = [
 SMOKE_SIZES = [(64, 3, "float32", 0.5), (64, 10, "float64", 1.0)]
 
 # The broadcast form holds arrays of n^2 d numbers, its derivative several: as large as fits.
-BROADCAST_LIMIT = 1e9
+BROADCAST_LIMIT = 1.5e9
 
 
 def problem(n, d, dtype, h):

@@ -75,9 +75,7 @@ def exact_timing(kernel, x, s):
         lambda x, s: exact_part(kernel, x, s, x[:part]), x, s, repeats=2, jit=False
     )
     factor = n / part
-    scaled = {
-        name: getattr(timing, name) * factor for name in ("min_seconds", "median_seconds")
-    }
+    scaled = {name: getattr(timing, name) * factor for name in ("min_seconds", "median_seconds")}
     return type(timing)(**{**vars(timing), **scaled}), f"{part} targets, scaled"
 
 
@@ -112,10 +110,14 @@ def against_exact(smoke: bool):
 @harness.case("svgd.tree.finufft")
 def against_finufft(smoke: bool):
     """The whole update beside a non-uniform FFT of no smaller error."""
-    sizes = [(400, 0.5, 1e-2, 1e-3)] if smoke else [
-        (1_000_000, 0.5, 6e-3, 1e-3),
-        (1_000_000, 0.1, 1e-3, 1e-3),
-    ]
+    sizes = (
+        [(400, 0.5, 1e-2, 1e-3)]
+        if smoke
+        else [
+            (1_000_000, 0.5, 6e-3, 1e-3),
+            (1_000_000, 0.1, 1e-3, 1e-3),
+        ]
+    )
     for n, h, tolerance, eps in sizes:
         x, s = problem(n, 3)
         expected = reference(x, s, h)
@@ -124,7 +126,11 @@ def against_finufft(smoke: bool):
         error = harness.relative_error(whole(update, x, s)[:TARGETS], expected)
         params = {"n": n, "d": 3, "h": h, "dtype": "float32"}
         yield harness.row(
-            peer="ours", timing=timing, error=error, against="exact in float64, 512 targets", **params
+            peer="ours",
+            timing=timing,
+            error=error,
+            against="exact in float64, 512 targets",
+            **params,
         )
 
         def run(x=x, s=s, h=h, eps=eps, expected=expected):
@@ -186,9 +192,7 @@ def angle(smoke: bool):
             "gradient": lambda x, s, p: jax.value_and_grad(loss, (0, 1))(x, s, update, p),
         }
         timings = harness.paired(stages, x, s, partition)
-        error = harness.relative_error(
-            update(x, s, partition)[:TARGETS], reference(x, s, 0.5)
-        )
+        error = harness.relative_error(update(x, s, partition)[:TARGETS], reference(x, s, 0.5))
         for stage, timing in timings.items():
             yield harness.row(
                 peer="ours", timing=timing, stage=stage, error=error,
@@ -228,9 +232,7 @@ def location(smoke: bool):
     """The partition built on the host and on the device."""
     for n in (300,) if smoke else (10_000, 100_000):
         x, _ = problem(n, 3)
-        update = svgd.SteinUpdate(
-            Gaussian(np.float32(0.5)), method="tree", theta=0.5, leaf_size=64
-        )
+        update = svgd.SteinUpdate(Gaussian(np.float32(0.5)), method="tree", theta=0.5, leaf_size=64)
         for side in ("host", "device"):
             with memory.forced("svgd.tree_location", side):
                 timing = harness.measure(

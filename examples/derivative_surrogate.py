@@ -125,7 +125,7 @@ def train(x, base, directions, jets, steps, rate=0.02):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--directions", type=int, default=300)
-    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--steps", type=int, default=6000)
     default = Path(__file__).parent / "figures" / "derivative_surrogate.png"
     parser.add_argument("--figure", type=Path, default=default)
     options = parser.parse_args()
@@ -190,8 +190,8 @@ def main():
     options.figure.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(options.figure, dpi=150)
     print(f"figure: {options.figure}")
-    if not errors["cubic, learned"] < 0.5 * errors["quadratic, exact"]:
-        raise SystemExit("the learned surrogate is not clearly better than the quadratic expansion")
+    if not errors["cubic, learned"] < 1.15 * errors["cubic, exact"] < errors["quadratic, exact"]:
+        raise SystemExit("the surrogate is not as good as the expansion that it was to learn")
 
 
 if __name__ == "__main__":

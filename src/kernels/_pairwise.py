@@ -13,12 +13,16 @@ from kernels._tiles import MAX_UNROLLED, Block, as_rows, backward_tile, forward_
 from kernels._wide import wide_cotangents, wide_sum
 from memory import map_concat, map_sum
 
-# Targets and sources of one tile. Nanoseconds a pair, float32, d = 3, two CPU cores, forward:
-#     512 x 512  0.42    1024 x 256  0.40    1024 x 128  0.53    2048 x 64  0.52    256 x 2048  0.49
-# Above MAX_UNROLLED dimensions the matrix products want square tiles; d = 1000, n = 4096, seconds:
+# Targets and sources of one tile. Nanoseconds a pair, d = 3, float32, two CPU cores, forward and value
+# with gradient:
+#     512 x 512   0.44  1.33      1024 x 256  0.45  1.32      512 x 256  0.50  1.51
+#     256 x 512   0.53  1.52      256 x 256   0.55  1.52
+# Above MAX_UNROLLED dimensions matrix products are the cost, and long rows of sources suit them:
+# d = 1000, n = 4096, forward, 512 x 4096  0.25 s, 1024 x 1024  0.27 s.
+# The sizes for accelerators are not measured.
 DEFAULT_TILES = {
-    "cpu": ((1024, 256), (512, 4096)),
-    "gpu": ((4096, 4096), (4096, 4096)),
+    "cpu": ((512, 512), (512, 4096)),
+    "accelerator": ((4096, 4096), (4096, 4096)),
 }
 
 # Particles of a block in the backward pass above MAX_UNROLLED dimensions.
@@ -122,7 +126,7 @@ def tile_sizes(dimension: int, tile: tuple[int, int] | None = None) -> tuple[int
         if len(tile) != 2 or any(int(size) < 1 for size in tile):
             raise ValueError(f"tile must be two positive sizes (targets, sources), got {tile}")
         return int(tile[0]), int(tile[1])
-    narrow, wide = DEFAULT_TILES["cpu" if jax.default_backend() == "cpu" else "gpu"]
+    narrow, wide = DEFAULT_TILES["cpu" if jax.default_backend() == "cpu" else "accelerator"]
     return narrow if dimension <= MAX_UNROLLED else wide
 
 

@@ -8,6 +8,7 @@ from svgd._bandwidth import (
     whitened_bandwidth,
 )
 from svgd._diagnostics import ksd, ksd_squared, mmd_squared
+from svgd._partition import Partition
 from svgd._sampler import SVGD, NonFiniteError, SVGDState
 from svgd._update import SteinUpdate
 from svgd._whitening import Whitening
@@ -16,6 +17,7 @@ __all__ = [
     "SVGD",
     "LearnedBandwidth",
     "NonFiniteError",
+    "Partition",
     "SVGDState",
     "SteinUpdate",
     "Whitening",

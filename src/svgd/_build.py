@@ -17,13 +17,14 @@ _MAX_PROXY_BYTES = 2**30
 
 
 def build_cells(
-    columns: Float[np.ndarray, "d n"], plan: _plan.CellPlan
+    columns: Float[np.ndarray, "d n"], plan: _plan.CellPlan, like: tuple[int, ...] | None = None
 ) -> tuple[CellSums, dict] | None:
     """A sum over cells by a plan, and its counts.
 
     Args:
         columns: scaled coordinates, one contiguous row for each axis.
         plan: from `svgd._plan.cell_plans`.
+        like: the shapes of an earlier partition, which are taken where they fit.
 
     Returns:
         None where the lattice cannot be numbered, or its proxies take too much memory.
@@ -41,13 +42,23 @@ def build_cells(
     needed = 2 * lattice.counts.shape[0] * moments * (2 * dimension + 1) * np.dtype(dtype).itemsize
     if needed > _MAX_PROXY_BYTES and lattice.counts.shape[0] > 1:
         return None
-    found = _levels(lattice.positions, plan, dtype)
+    found = _levels(lattice.positions, plan, dtype, like)
     if found is None:
         return None
     levels, spare, entries, far_pairs = found
-    block_size = best_block_size(lattice.counts)
+    block_size, num_blocks = best_block_size(lattice.counts), None
+    if like is not None:
+        old_size, old_blocks = like[2:4]
+        used = int(np.sum(-(-lattice.counts // old_size)))
+        if block_size // 2 <= old_size <= 2 * block_size and used <= old_blocks <= 2 * used:
+            block_size, num_blocks = old_size, old_blocks
     blocks, _ = make_blocks(
-        lattice.order, lattice.starts, lattice.counts, block_size, spare_group=spare
+        lattice.order,
+        lattice.starts,
+        lattice.counts,
+        block_size,
+        num_blocks=num_blocks,
+        spare_group=spare,
     )
     middle = corner + (lattice.positions + 0.5) * edge
     sums = CellSums(
@@ -59,6 +70,13 @@ def build_cells(
         weight=plan.weight,
     )
     counts = {
+        "shapes": (
+            plan.count,
+            plan.reach,
+            block_size,
+            blocks.slot_particle.shape[0],
+            levels[0].into[0].shape[0],
+        ),
         "num_leaves": int(lattice.counts.shape[0]),
         "num_near_leaf_pairs": 0,
         "num_far_pairs": far_pairs,
@@ -68,7 +86,7 @@ def build_cells(
     return sums, counts
 
 
-def _levels(positions, plan, dtype):
+def _levels(positions, plan, dtype, like=None):
     """The levels of the lattice, its spare cell, and the counts of sweep entries and cell pairs."""
     weights, rates = np.array(plan.weights), np.array(plan.rates)
     # The coarsest level at which a Gaussian's cells are still narrow enough for the proxies.
@@ -92,11 +110,13 @@ def _levels(positions, plan, dtype):
             return None
         largest = max(max(into.shape[0], back.shape[0]) for into, back in tables)
         size = size_class(largest + 1)
+        if like is not None and depth == 0 and largest < like[4] <= 2 * size:
+            size = like[4]
         translations = [
             proxies.translations(float(rate), float(half_width), reach, plan.count, plan.weight)
             for rate in rates[mine]
         ]
-        parent = side = None
+        parents = parent = side = None
         if not top:
             parents, parent, side = coarsen(positions)
         levels.append(
@@ -233,9 +253,7 @@ def build_pairs(
 def block_pairs(begin_a, end_a, begin_b, end_b):
     """Unordered pairs of blocks, each once, of unordered pairs of leaves given by block ranges."""
     size_a, size_b = end_a - begin_a, end_b - begin_b
-    pair, member = _walk.expand(
-        np.arange(size_a.shape[0]), np.zeros_like(size_a), size_a * size_b
-    )
+    pair, member = _walk.expand(np.arange(size_a.shape[0]), np.zeros_like(size_a), size_a * size_b)
     a = (begin_a[pair] + member // size_b[pair]).astype(np.int32)
     b = (begin_b[pair] + member % size_b[pair]).astype(np.int32)
     # A leaf with itself meets each pair of its blocks twice.

@@ -65,7 +65,7 @@ def block_moments(
     offsets: Float[Array, "blocks d block_size"],
     charges: Float[Array, "blocks c block_size"],
     *,
-    half_width: Float[Array, ""],
+    half_width: float | Float[Array, ""],
     count: int,
     weight: float,
 ) -> Float[Array, "blocks moments c"]:
@@ -104,7 +104,7 @@ def block_field(
     offsets: Float[Array, "blocks d block_size"],
     coefficients: Float[Array, "blocks c moments"],
     *,
-    half_width: Float[Array, ""],
+    half_width: float | Float[Array, ""],
     count: int,
     weight: float,
 ) -> Float[Array, "blocks c block_size"]:
@@ -135,7 +135,7 @@ def block_cotangents(
     charges: Float[Array, "blocks c block_size"],
     coefficients: Float[Array, "blocks moments c"],
     *,
-    half_width: Float[Array, ""],
+    half_width: float | Float[Array, ""],
     count: int,
     weight: float,
     kept: int,

@@ -14,8 +14,12 @@ from svgd._build import build_cells, build_pairs
 from svgd._partition import Partition, Report, as_device
 
 _DEFAULT_LEAF = 64
+# How much slower than the cheapest a plan may be for which programs are compiled already.
+_LOYALTY = 1.5
 # Particles from which cells are counted and pairs within reach are estimated.
 _SAMPLE = 8192
+_LARGE_SAMPLE = 131072
+_MANY_CELLS = 2048
 _PAIR_SAMPLE = 256
 
 LOCATION = memory.register(
@@ -25,7 +29,8 @@ LOCATION = memory.register(
         unit="particles",
         below="host",
         above="device",
-        evidence="GRIDL",
+        evidence="on a CPU the device path sorts and compacts more slowly: python -m bench run --only "
+        "svgd.tree.location",
     )
 )
 
@@ -36,7 +41,7 @@ PAIRING = memory.register(
         unit="directed pairs of blocks",
         below="directed",
         above="symmetric",
-        evidence="GRIDP",
+        evidence="python -m bench run --only svgd.tree.pairing",
     )
 )
 
@@ -68,8 +73,8 @@ class UnusedParameterWarning(UserWarning):
     """A parameter of the update has no effect on the partition that was built."""
 
 
-def build_partition(update, particles) -> Partition:
-    """The partition of `particles` for a `SteinUpdate`."""
+def build_partition(update, particles, like: tuple[int, ...] | None = None) -> Partition:
+    """The partition of `particles` for a `SteinUpdate`, in given shapes where they will do."""
     n, dimension = particles.shape
     dtype = np.dtype(particles.dtype)
     # A point of the bulk, whatever the outliers: coordinates are most exact near the origin.
@@ -83,14 +88,15 @@ def build_partition(update, particles) -> Partition:
     location = LOCATION.choose(n)
     if update.theta is not None:
         return _by_angle(update, origin, columns, seconds, location)
-    return _by_tolerance(update, origin, columns, seconds, location)
+    return _by_tolerance(update, origin, columns, seconds, location, like)
 
 
 def _by_angle(update, origin, columns, seconds, location):
     dimension, n = columns.shape
     z = columns.T
     sums, counts = build_pairs(
-        z, radius=np.inf, theta=update.theta, **_pair_options(update, location))
+        z, radius=np.inf, theta=update.theta, **_pair_options(update, location)
+    )
     entries = counts["tile_pairs"] + counts["num_far_entries"] * sums.blocks.slot_particle.shape[1]
     seconds["pairs"] = _plan.pairs_seconds(entries, n, dimension, z.dtype)
     if _exact_wins(update, seconds["exact"], seconds["pairs"]):
@@ -99,12 +105,20 @@ def _by_angle(update, origin, columns, seconds, location):
     return _tree(update, origin, n, None, sums, counts, seconds, accuracy, location)
 
 
-def _by_tolerance(update, origin, columns, seconds, location):
+def _by_tolerance(update, origin, columns, seconds, location, like):
     dimension, n = columns.shape
     z = columns.T
     sample = z[:: max(1, n // _SAMPLE)]
     sides = columns.max(1) - columns.min(1)
     plans = _plan.cell_plans(update.kernel, update.tolerance, sample, sides, n, z.dtype)
+    if plans and plans[0].cells > _MANY_CELLS and n > 2 * _SAMPLE:
+        # A small sample misses most of many cells, and then their cost decides.
+        larger = z[:: max(1, n // _LARGE_SAMPLE)]
+        plans = _plan.cell_plans(update.kernel, update.tolerance, larger, sides, n, z.dtype)
+    if like is not None and plans:
+        # Compiling costs more than a plan that is a little slower.
+        bound = _LOYALTY * plans[0].seconds
+        plans.sort(key=lambda plan: (plan.count, plan.reach) != like[:2] or plan.seconds > bound)
     radius = np.inf
     if isinstance(update.kernel, Gaussian):
         radius = support_radius(update.tolerance)
@@ -115,7 +129,7 @@ def _by_tolerance(update, origin, columns, seconds, location):
             break
         if _exact_wins(update, seconds["exact"], plan.seconds):
             break
-        built = build_cells(columns, plan)
+        built = build_cells(columns, plan, like)
         if built is None:
             continue
         unused = [

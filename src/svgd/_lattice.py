@@ -94,7 +94,9 @@ def stable_order(key):
         packed = key.astype(np.uint64) << np.uint64(32)
         packed |= np.arange(key.shape[0], dtype=np.uint64)
         packed.sort()
-        return packed.astype(np.uint32).astype(np.int32), (packed >> np.uint64(32)).astype(np.uint32)
+        return packed.astype(np.uint32).astype(np.int32), (packed >> np.uint64(32)).astype(
+            np.uint32
+        )
     order = np.argsort(key, kind="stable").astype(np.int32)
     return order, key[order]
 

@@ -16,13 +16,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from kernels._tiles import dot
 from svgd._blocks import take_rows
 
 # Bytes of tiles that one chunk keeps live.
-# GRID_CHUNK
+# A chunk whose tiles stay in a core's cache wins on CPUs; 256 MiB was the optimum on a GPU.
 _CHUNK_BYTES = {"cpu": 2**21, "gpu": 2**28}
 
 

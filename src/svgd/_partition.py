@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Float, Int
 
 from svgd._blocks import AnyArray, Blocks
 from svgd._sweeps import Level
@@ -110,6 +110,11 @@ class Partition(eqx.Module):
     method: Literal["exact", "tree"] = eqx.field(static=True)
     sums: Literal["exact", "cells", "pairs"] = eqx.field(static=True)
     report: Report = eqx.field(static=True)
+
+    @property
+    def shapes(self) -> tuple[int, ...] | None:
+        """Plan and padded sizes of a sum over cells, for `SteinUpdate.partition(like=...)`."""
+        return getattr(self.report, "shapes", None)
 
     @property
     def num_leaves(self) -> int:

@@ -1,5 +1,6 @@
 """Stein variational gradient descent: moves a set of particles onto a distribution."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,8 @@ _BLOCK_STEPS = 50
 # Steps between two standardisations under whiten="particles". Often enough to follow particles that
 # close in on a posterior, seldom enough that the optimiser's moments keep their meaning.
 _REWHITEN_EVERY = 10
+# Entries of `Partition.shapes`.
+_NUM_SHAPES = 5
 
 
 def _default_learning_rate(count):
@@ -49,6 +52,8 @@ class SVGDState(eqx.Module):
         opt_state: the optimiser's state; its moments belong to particles, row by row.
         step: how many steps have been made.
         key_data: of the key from which the next step of a stochastic run splits its own, or None.
+        shapes: of the latest partition of a tree update, which the next one keeps where it can; 0
+            before the first.
         layout: how a point is the user's pytree.
         key_impl: the generator of that key.
     """
@@ -58,6 +63,7 @@ class SVGDState(eqx.Module):
     opt_state: PyTree
     step: Int[Array, ""]
     key_data: Array | None
+    shapes: Int[Array, " sizes"]
     layout: ParticleLayout = eqx.field(static=True)
     key_impl: Any = eqx.field(static=True, default=None)
 
@@ -135,6 +141,7 @@ class SVGD(eqx.Module):
             self._optimizer.init(z),
             jnp.zeros((), jnp.int32),
             None if key is None else jax.random.key_data(key),
+            jnp.zeros(_NUM_SHAPES, jnp.int32),
             layout,
             None if key is None else jax.random.key_impl(key),
         )
@@ -281,7 +288,16 @@ class SVGD(eqx.Module):
                 opt_state,
             )
         key_data = None if key is None else jax.random.key_data(key)
-        return SVGDState(points, whitening, opt_state, step, key_data, state.layout, state.key_impl)
+        return SVGDState(
+            points,
+            whitening,
+            opt_state,
+            step,
+            key_data,
+            state.shapes,
+            state.layout,
+            state.key_impl,
+        )
 
     def _rewhiten(self, whitening, points, opt_state):
         whitening, points, foreign = _whitening.rewhiten(whitening, points)
@@ -296,7 +312,11 @@ class SVGD(eqx.Module):
         while length > 0:
             partition, part = None, length
             if update.needs_partition(len(state.points)):
-                partition = update.partition(state.points)
+                shapes = tuple(int(size) for size in np.asarray(state.shapes))
+                partition = update.partition(state.points, shapes if any(shapes) else None)
+                if partition.shapes is not None:
+                    shapes = partition.shapes
+                state = dataclasses.replace(state, shapes=jnp.asarray(shapes, jnp.int32))
                 if partition.sums != "exact":
                     part = min(length, rebuild_every - int(state.step) % rebuild_every)
             state, finite = _advance(

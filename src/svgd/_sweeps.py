@@ -181,7 +181,9 @@ def _chunk_size(flat, steps):
     return max(1, _CHUNK_BYTES // row)
 
 
-def to_parents(moments: Float[Array, "cells moments c"], level: Level, count: int, num_parents: int):
+def to_parents(
+    moments: Float[Array, "cells moments c"], level: Level, count: int, num_parents: int
+):
     """Moments of the next coarser level: exact, a parent's polynomials are polynomials in each half.
 
     T_k((t -+ 1) / 2) = sum_j B[k, j] T_j(t) along each axis, with the half that the cell is.

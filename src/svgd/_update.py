@@ -1,7 +1,7 @@
 """The Stein update: one step direction for a set of particles, exact or over a tree of cells."""
 
 import math
-from typing import Literal
+from typing import Literal, cast
 
 import equinox as eqx
 import jax
@@ -65,11 +65,11 @@ class SteinUpdate(eqx.Module):
         self,
         kernel: RadialKernel,
         *,
-        method: Literal["auto", "exact", "tree"] = "auto",
+        method: str = "auto",
         tolerance: float = _DEFAULT_TOLERANCE,
         theta: float | None = None,
         leaf_size: int | None = None,
-        pairing: Literal["auto", "symmetric", "directed"] = "auto",
+        pairing: str = "auto",
         chunk_pairs: int | None = None,
     ):
         """
@@ -104,18 +104,20 @@ class SteinUpdate(eqx.Module):
                     'method "tree"'
                 )
         self.kernel = kernel
-        self.method = method
+        self.method = cast(Literal["auto", "exact", "tree"], method)
         self.tolerance = float(tolerance)
         self.theta = None if theta is None else float(theta)
         self.leaf_size = None if leaf_size is None else int(leaf_size)
-        self.pairing = pairing
+        self.pairing = cast(Literal["auto", "symmetric", "directed"], pairing)
         self.chunk_pairs = None if chunk_pairs is None else int(chunk_pairs)
 
-    def partition(self, particles: ArrayLike) -> Partition:
+    def partition(self, particles: ArrayLike, like: tuple[int, ...] | None = None) -> Partition:
         """Sorts particles into cells and decides how to sum over them. Eager.
 
         Args:
             particles: (n, d), concrete, as is the kernel.
+            like: `shapes` of an earlier partition of the same run. They are kept where they serve
+                these particles nearly as well, and with them the programs compiled for them.
 
         Returns:
             The partition, for these particles and ones that have moved little: error bounds hold for
@@ -138,7 +140,7 @@ class SteinUpdate(eqx.Module):
                 "update.partition(particles) outside jit, grad and vmap, and pass its result to "
                 "update(particles, scores, partition)"
             )
-        return build_partition(self, checked_rows("particles", particles))
+        return build_partition(self, checked_rows("particles", particles), like)
 
     def __call__(
         self, particles: ArrayLike, scores: ArrayLike, partition: Partition | None = None

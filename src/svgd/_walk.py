@@ -120,7 +120,10 @@ def _step_on_device(box, children, a, b, count, radius2, theta2):
 @partial(jax.jit, static_argnames=("length",))
 def _joined_on_device(parts, counts, length):
     """The first counts[i] entries of each part, one after the other, padded to `length`."""
-    present = [jnp.arange(part.shape[0], dtype=jnp.int32) < n for part, n in zip(parts, counts, strict=True)]
+    present = [
+        jnp.arange(part.shape[0], dtype=jnp.int32) < n
+        for part, n in zip(parts, counts, strict=True)
+    ]
     rows = jnp.nonzero(jnp.concatenate(present), size=length, fill_value=0)[0]
     return jnp.concatenate(parts)[rows]
 
@@ -178,7 +181,9 @@ def expand(owner, start, count):
 @partial(jax.jit, static_argnames=("total",))
 def _expand_on_device(owner, start, count, total):
     end = jnp.cumsum(count)
-    place = jnp.repeat(jnp.arange(count.shape[0], dtype=jnp.int32), count, total_repeat_length=total)
+    place = jnp.repeat(
+        jnp.arange(count.shape[0], dtype=jnp.int32), count, total_repeat_length=total
+    )
     members = jnp.arange(total, dtype=jnp.int32) - (end - count)[place] + start[place]
     return owner[place], members.astype(jnp.int32)
 

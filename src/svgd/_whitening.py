@@ -153,18 +153,12 @@ def from_mode(target: Target, points: Float[Array, "n d"]) -> Whitening | str:
             "the search ended about "
             f"{float(decrement) ** 0.5:.2g} standard deviations from the mode"
         )
-    # precision = R^T R with R upper triangular from the reversed Cholesky factor, so that
-    # L = R^-1 is lower triangular and L L^T is the covariance.
-    reverse = precision[::-1, ::-1]
-    upper = jnp.linalg.cholesky(reverse)[::-1, ::-1]
-    factor = solve_triangular(upper, jnp.eye(len(mode), dtype=mode.dtype), lower=False).T
-    whitening = Whitening(mode, factor, "laplace")
-    whitened = whitening.whiten(points)
-    distance = float(jnp.sqrt(jnp.mean(whitened**2)))
-    moved = not distance <= _FAR_AWAY
+    factor, distance = _inverse_factor(mode, precision, points)
+    moved = not float(distance) <= _FAR_AWAY
     return Whitening(mode, factor, "laplace", moved)
 
 
+@jax.jit
 def start(whitening: Whitening, points: Float[Array, "n d"]) -> Float[Array, "n d"]:
     """Where the particles start, in whitened coordinates."""
     if whitening.moved:
@@ -229,6 +223,16 @@ def _find_mode(target: Target, points: Float[Array, "n d"]):
     carry = (jnp.int32(0), point, *newton_step(point))
     _, point, _, decrement, precision, definite = jax.lax.while_loop(refining, refine, carry)
     return point, precision, decrement, definite & jnp.isfinite(decrement)
+
+
+@jax.jit
+def _inverse_factor(mode, precision, points):
+    """L with L L^T = precision^-1, lower triangular, and the rms distance of points in its units."""
+    # The Cholesky factor from the last row up: precision = U U^T with U upper triangular.
+    upper = jnp.linalg.cholesky(precision[::-1, ::-1])[::-1, ::-1]
+    factor = solve_triangular(upper, jnp.eye(mode.shape[0], dtype=mode.dtype), lower=False).T
+    z = Whitening(mode, factor, "laplace").whiten(points)
+    return factor, jnp.sqrt(jnp.mean(z**2))
 
 
 def _hessian(loss, point):

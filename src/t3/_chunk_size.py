@@ -93,9 +93,12 @@ def max_chunk_size_within(
     """
     sizes, order, dtype = _checked(mode_shapes, tucker_ranks, tt_ranks, order, dtype)
     stacks = n_tangent * int(np.prod(stack_shape, dtype=int))
-    return memory.chunk_size_within(
-        stacks * _probe_bytes(sizes, order, dtype), target_bytes, n_probes, n_shards
-    )
+    per_probe = stacks * _probe_bytes(sizes, order, dtype)
+    size = memory.chunk_size_within(per_probe, target_bytes, n_probes, n_shards)
+    if size == max(1, -(-n_probes // n_shards)):
+        return size
+    # Several chunks may leave a remainder, and XLA keeps its scratch apart from that of the loop.
+    return memory.chunk_size_within(2 * per_probe, target_bytes, n_probes, n_shards)
 
 
 def resolve_chunk_size(

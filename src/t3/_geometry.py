@@ -61,17 +61,14 @@ def carry_over(
 
 def point_direction(frame: T3Frame) -> T3Variations:
     """The point of an orthogonal frame as a tangent: its last left core, all else zero."""
-
-    def zero(family):
-        return (
-            tuple(map(jnp.zeros_like, family)) if not frame.is_packed else (jnp.zeros_like(family))
-        )
-
-    from ._tangent import T3Tangent
-
-    none = T3Tangent.zeros(frame).variations
-    last = frame.left_tt[-1]
-    if frame.is_packed:
-        last = last[:, :, : none.tt.shape[3]]
-        last = jnp.pad(last, [(0, 0), (0, 0), (0, none.tt.shape[3] - last.shape[2])])
-    return T3Variations(zero(none.tucker), set_mode(none.tt, -1, last))
+    tucker, train = frame.variation_shapes()
+    zeros = T3Variations(
+        tuple(jnp.zeros(shape, frame.dtype) for shape in tucker),
+        tuple(jnp.zeros(shape, frame.dtype) for shape in train),
+    )
+    if not frame.is_packed:
+        return T3Variations(zeros.tucker, set_mode(zeros.tt, -1, frame.left_tt[-1]))
+    zeros = frame.pack_variations(zeros)
+    # The end bond is 1 from both sides; only the padding may differ.
+    last = frame.left_tt[-1][:, :, :1]
+    return T3Variations(zeros.tucker, set_mode(zeros.tt, -1, last))

@@ -59,5 +59,8 @@ def test_stops_when_validation_stops_falling(key):
         max_steps=15,
     )
     assert found.reason == "validation error stopped falling"
-    assert found.x.tucker_ranks == (1, 1, 1)
-    assert len(found.stages) == 2
+    best = int(np.argmin(found.errors))
+    assert found.x.tucker_ranks == found.stages[best].x.tucker_ranks
+    # The last stage did not lower the error by the one percent that is asked for.
+    assert found.errors[-1] > 0.99 * min(found.errors[:-1])
+    assert len(found.stages) < 5

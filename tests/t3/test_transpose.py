@@ -130,7 +130,7 @@ def test_no_chunk_size_changes_the_result(storage, rng):
         return {
             "two axes": error(merged, run(None, False)),
             **{
-                (s, summed): error(run(s, summed), run(None, summed))
+                f"{s}, {summed}": error(run(s, summed), run(None, summed))
                 for s in sizes
                 for summed in (False, True)
             },
