@@ -22,7 +22,7 @@ from kernels._tiles import dot
 from svgd._blocks import take_rows
 
 # Bytes of tiles that one chunk keeps live.
-# A chunk whose tiles stay in a core's cache wins on CPUs; 256 MiB was the optimum on a GPU.
+# The sizes are assumed, not measured: a core's cache on a CPU, and 256 MiB on a GPU.
 _CHUNK_BYTES = {"cpu": 2**21, "gpu": 2**28}
 
 
