@@ -16,6 +16,10 @@ from jaxtyping import Array, Float, Int
 # that takes the profile; above it they come from matrix products.
 MAX_UNROLLED = 8
 
+# Blocks may reach out to |z|^2 = COMPACT / eps before products of coordinates lose too much: an
+# expanded r^2, and so the weight of a close pair in relative terms, is off by about COMPACT there.
+COMPACT = 1e-4
+
 
 class Block(eqx.Module):
     """Particles of one side of a tile.
@@ -55,8 +59,8 @@ class Pairs(eqx.Module):
         self.zt = (targets.x - centre) * rate[:, None]
         self.zs = (sources.x - centre) * rate[:, None]
         radius2 = jnp.max(jnp.sum(self.zt**2, axis=0))
-        # A difference out of a product is off by about eps times the radius: 4e-6 at the limit.
-        self.compact = radius2 <= 1e-4 / jnp.finfo(rate.dtype).eps
+        # A difference out of a product is off by about eps times the radius: sqrt(COMPACT eps) at the limit.
+        self.compact = radius2 <= COMPACT / jnp.finfo(rate.dtype).eps
 
     def squared_distances(self) -> Float[Array, "s t"]:
         """r^2 of every pair; infinite, so that every weight is zero, for a particle with itself."""

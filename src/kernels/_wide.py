@@ -13,11 +13,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from kernels._tiles import dot
+from kernels._tiles import COMPACT, dot
 from memory import map_concat, map_sum
-
-# The largest error of an expanded r^2, and so of a weight in relative terms, for close pairs.
-COMPACT = 1e-4
 
 
 class WidePairs:
