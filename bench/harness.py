@@ -178,7 +178,7 @@ def peer_row(peer: str, run: Callable[[], Mapping[str, Any]], **params: Any) -> 
     """
     try:
         return row(peer=peer, **run(), **params)
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         return row(peer=peer, note=f"not installed ({_first_line(error)})", **params)
     except MemoryError:
         return row(peer=peer, note="out of memory", **params)

@@ -8,22 +8,37 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float
 
+from kernels._circle import Circle
 from kernels._profiles import RadialKernel
-from kernels._tiles import MAX_UNROLLED, Block, as_rows, backward_tile, forward_tile
+from kernels._tiles import (
+    MAX_UNROLLED,
+    Block,
+    as_rows,
+    backward_both,
+    backward_tile,
+    forward_both,
+    forward_tile,
+)
 from kernels._wide import wide_cotangents, wide_sum
 from memory import map_concat, map_sum
 
-# Targets and sources of one tile. Nanoseconds a pair, d = 3, float32, two CPU cores, forward and value
-# with gradient:
-#     512 x 512   0.44  1.33      1024 x 256  0.45  1.32      512 x 256  0.50  1.51
-#     256 x 512   0.53  1.52      256 x 256   0.55  1.52
-# Above MAX_UNROLLED dimensions matrix products are the cost, and long rows of sources suit them:
-# d = 1000, n = 4096, forward, 512 x 4096  0.25 s, 1024 x 1024  0.27 s.
-# The sizes for accelerators are not measured.
+# Targets and sources of one tile. Up to MAX_UNROLLED dimensions tiles are square, and of the pairs of
+# all particles with all each is evaluated once for both sides; nanoseconds a pair, d = 3, n = 16,384,
+# two CPU cores, forward and value with gradient:
+#     float32   384: 0.37  1.00     512: 0.45  1.20     720: 0.38  1.07
+#     float64   384: 0.92  2.60     512: 0.97  2.57     720: 0.93  2.47
+# (A power of two puts the rows of a tile where they evict each other.)
+# Above, matrix products are the cost, and long rows of sources suit them: d = 1000, n = 4096,
+# forward, 512 x 4096  0.25 s, 1024 x 1024  0.27 s. The sizes for accelerators are not measured.
 DEFAULT_TILES = {
-    "cpu": ((512, 512), (512, 4096)),
+    "cpu": ((384, 384), (512, 4096)),
     "accelerator": ((4096, 4096), (4096, 4096)),
 }
+
+# Up to so many particles in few dimensions one tile holds all pairs: milliseconds, d = 3, float32, two
+# CPU cores, forward and value with gradient, in one tile and in tiles of 384:
+#     n = 1000  1.2  1.6 (2.2  4.8)     n = 2000  2.3  5.8 (3.4  8.2)     n = 2500  10.4  19.8 (4.9  11.9)
+ONE_TILE = 2048
 
 # Particles of a block in the backward pass above MAX_UNROLLED dimensions.
 WIDE_BLOCK = 512
@@ -48,7 +63,8 @@ def kernel_sum(
         particles: (n, d).
         charges: (n, c), in the dtype of the particles.
         targets: (m, d), where to evaluate the sum; the particles when None.
-        tile: static (targets, sources) of one tile; the default is measured per backend.
+        tile: static (targets, sources) of one tile; the default is measured per backend. Without
+            `targets`, in up to 8 dimensions, tiles are square, and the number of targets counts.
 
     Returns:
         (n, c), or (m, c) with targets.
@@ -61,9 +77,10 @@ def kernel_sum(
     """
     particles, charges = jnp.asarray(particles), jnp.asarray(charges)
     _check_rows("charges", charges, particles)
-    sizes = tile_sizes(particles.shape[1], tile)
     if targets is None:
-        return _sum_over_self(kernel, False, sizes, particles, charges)
+        sizes = tile_sizes(particles.shape[1], tile, count=particles.shape[0])
+        return charges + _sum_over_others(kernel, False, sizes, particles, charges)
+    sizes = tile_sizes(particles.shape[1], tile)
     targets = jnp.asarray(targets)
     if targets.ndim != 2 or targets.shape[1] != particles.shape[1]:
         raise ValueError(
@@ -94,7 +111,8 @@ def stein_sum(
         kernel: a radial kernel; differentiable in its bandwidth or metric.
         particles: (n, d).
         scores: (n, d), gradients of the log-density at the particles, in their dtype.
-        tile: static (targets, sources) of one tile; the default is measured per backend.
+        tile: static (targets, sources) of one tile; the default is measured per backend. In up to 8
+            dimensions tiles are square, and the number of targets counts.
 
     Returns:
         (n, d), in the dtype of the particles.
@@ -116,25 +134,35 @@ def stein_sum(
         )
     _check_rows("scores", scores, particles)
     scaled = kernel.scale_gradient(scores)
-    sizes = tile_sizes(particles.shape[1], tile)
-    return kernel.unscale_gradient(_sum_over_self(kernel, True, sizes, particles, scaled))
+    sizes = tile_sizes(particles.shape[1], tile, count=particles.shape[0])
+    # A particle's own score stays unscaled: scaled and back, it would leave rounding in the kernel's
+    # gradient, which is all there is where the particles hardly see each other.
+    others = _sum_over_others(kernel, True, sizes, particles, scaled)
+    return scores + kernel.unscale_gradient(others)
 
 
-def tile_sizes(dimension: int, tile: tuple[int, int] | None = None) -> tuple[int, int]:
-    """The (targets, sources) of a tile: as given, or the default of the backend."""
+def tile_sizes(
+    dimension: int, tile: tuple[int, int] | None = None, count: int | None = None
+) -> tuple[int, int]:
+    """The (targets, sources) of a tile: as given, or the default of the backend.
+
+    With `count`, for sums of so many particles over themselves.
+    """
     if tile is not None:
         if len(tile) != 2 or any(int(size) < 1 for size in tile):
             raise ValueError(f"tile must be two positive sizes (targets, sources), got {tile}")
         return int(tile[0]), int(tile[1])
     narrow, wide = DEFAULT_TILES["cpu" if jax.default_backend() == "cpu" else "accelerator"]
-    return narrow if dimension <= MAX_UNROLLED else wide
+    if dimension > MAX_UNROLLED:
+        return wide
+    return (count, count) if count is not None and count <= ONE_TILE else narrow
 
 
 # Compiled here too, or a call outside of jit would trace and compile its loops every time.
 @partial(jax.jit, static_argnums=(1, 2))
-def _sum_over_self(kernel, repel, sizes, particles, charges):
+def _sum_over_others(kernel, repel, sizes, particles, charges):
     x, rate = _coordinates(kernel, particles)
-    return _self_sum(type(kernel).weights, repel, sizes, x, rate, charges)
+    return _others_sum(type(kernel).weights, repel, sizes, x, rate, charges)
 
 
 @partial(jax.jit, static_argnums=(1,))
@@ -177,56 +205,50 @@ def _coordinates(kernel, points, origin=None):
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
-def _self_sum(weights: Callable, repel: bool, sizes: tuple[int, int], x, rate, charges):
-    """y_i = sum_j f q_j + [repel] (-2 f') (z_i - z_j) over all particles, z = x * rate."""
-    # The tiles leave out every particle's pair with itself; its part is f(0) q_i = q_i.
+def _others_sum(weights: Callable, repel: bool, sizes: tuple[int, int], x, rate, charges):
+    """y_i = sum_{j != i} f q_j + [repel] (-2 f') (z_i - z_j), z = x * rate."""
     if x.shape[1] > MAX_UNROLLED:
-        return charges + wide_sum(weights, repel, sizes, x, rate, charges)
-
-    def sum_at(rows):
-        targets = _block(rows)
-
-        def from_sources(rows):
-            return forward_tile(weights, repel, targets, _block(rows), rate)
-
-        return map_sum(from_sources, everything, chunk_size=sizes[1], checkpoint=True).T
-
-    everything = (x, charges, None, _places(x))
-    return charges + map_concat(sum_at, everything, chunk_size=sizes[0], checkpoint=True)
+        return wide_sum(weights, repel, sizes, x, rate, charges)
+    tiles = _on_blocks(weights, repel, rate, x.shape[0], forward_tile, forward_both)
+    return Circle(x.shape[0], sizes[0], axis=-1).sum((x.T, charges.T, None), *tiles).T
 
 
-def _self_sum_forward(weights, repel, sizes, x, rate, charges):
-    return _self_sum(weights, repel, sizes, x, rate, charges), (x, rate, charges)
+def _on_blocks(weights, repel, rate, count, tile, both):
+    """The functions of one tile, as `Circle` calls them."""
+
+    def block(rows):
+        x, q, a, places = rows
+        return Block(x, q, a, places, (places < count).astype(x.dtype))
+
+    def own(here):
+        return tile(weights, repel, block(here), block(here), rate)
+
+    def pair(here, there):
+        return both(weights, repel, block(here), block(there), rate)
+
+    return own, pair
 
 
-def _self_sum_backward(weights, repel, sizes, residuals, a):
+def _others_sum_forward(weights, repel, sizes, x, rate, charges):
+    return _others_sum(weights, repel, sizes, x, rate, charges), (x, rate, charges)
+
+
+def _others_sum_backward(weights, repel, sizes, residuals, a):
     x, rate, charges = residuals
     if x.shape[1] > MAX_UNROLLED:
         dz, dq = wide_cotangents(weights, repel, WIDE_BLOCK, x, rate, charges, a)
     else:
-        everything = (x, charges, a, _places(x))
-
-        def sum_at(rows):
-            targets = _block(rows)
-
-            def from_sources(rows):
-                return backward_tile(weights, repel, targets, _block(rows), rate)
-
-            sums = map_sum(from_sources, everything, chunk_size=sizes[1], checkpoint=True)
-            return jax.tree.map(jnp.transpose, sums)
-
-        dz, dq = map_concat(sum_at, everything, chunk_size=sizes[0], checkpoint=True)
+        tiles = _on_blocks(weights, repel, rate, x.shape[0], backward_tile, backward_both)
+        rows = (x.T, charges.T, a.T)
+        dz, dq = jax.tree.map(
+            jnp.transpose, Circle(x.shape[0], sizes[0], axis=-1).sum(rows, *tiles)
+        )
     # z = x * rate; the dz sum to zero, so any centre serves, and one in the bulk keeps digits.
     offset = x - x[:1]
-    return dz * rate[None, :], jnp.sum(dz * offset, axis=0), dq + a
+    return dz * rate[None, :], jnp.sum(dz * offset, axis=0), dq
 
 
-_self_sum.defvjp(_self_sum_forward, _self_sum_backward)
-
-
-def _block(rows) -> Block:
-    x, q, a, places = rows
-    return Block(as_rows(x), as_rows(q), None if a is None else as_rows(a), as_rows(places))
+_others_sum.defvjp(_others_sum_forward, _others_sum_backward)
 
 
 def _places(x) -> Array:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from kernels._circle import Circle
 from kernels._tiles import COMPACT, dot
 from memory import map_concat, map_sum
 
@@ -127,31 +128,18 @@ def wide_cotangents(weights: Callable, repel: bool, size: int, x, rate, charges,
     """Cotangents of z and of the charges, each unordered pair of blocks evaluated once.
 
     The distances and the cotangent weights W of a pair of blocks are symmetric, so they serve the
-    sums of both. (In low dimension the second sum would read its tile across the rows, which costs
-    more than the weights do.) With an odd number of blocks on a circle, each meets those of the half
-    circle ahead of it, and every unordered pair is met once.
+    sums of both. (The forward sums share only the distances, half of their products.)
 
         dq_i = sum_j f a_j
         dz_i = sum_j W (z_i - z_j) + [repel] slope (a_i - a_j)
         W    = -slope (a_i.q_j + a_j.q_i) - [repel] curvature (a_i - a_j).(z_i - z_j)
     """
-    count = x.shape[0]
     pairs = WidePairs(x, rate)
-    blocks = -(-count // size) | 1
-    size = -(-count // blocks)
     # Where slope and curvature are one function, (a_i - a_j).(z_i - z_j) joins the exchange of
     # charges and cotangents: the charges lose z, and what is left depends on one side each.
     merged = repel and _same_weights(weights, x.dtype, 1, 2)
     own = jnp.sum(a * pairs.z, axis=1) if repel else pairs.norm
-    columns = (pairs.z, pairs.norm, a, charges - pairs.z if merged else charges, own)
-    columns = jax.tree.map(
-        lambda leaf: jnp.pad(leaf, [(0, blocks * size - count)] + [(0, 0)] * (leaf.ndim - 1)),
-        columns,
-    )
-    columns = (*columns, jnp.arange(blocks * size, dtype=jnp.int32))
-
-    def take(leaf, start):
-        return lax.dynamic_slice_in_dim(leaf, start, size)
+    rows = (pairs.z, pairs.norm, a, charges - pairs.z if merged else charges, own)
 
     def pair_weights(here, there):
         (zi, norm_i, ai, qi, own_i, place_i), (zj, norm_j, aj, qj, own_j, place_j) = here, there
@@ -202,44 +190,16 @@ def wide_cotangents(weights: Callable, repel: bool, size: int, x, rate, charges,
             sums.append(dot(slope, aj))
         return sums
 
-    @jax.checkpoint
     def own_block(here):
         return gather(*pair_weights(here, here), here, here)
 
-    @jax.checkpoint
     def both_sides(here, there):
         compact, f, slope, w = pair_weights(here, there)
         back = gather(compact, f.T, slope.T, w.T, there, here)
         return gather(compact, f, slope, w, here, there), back
 
-    def add(totals, parts, start):
-        return [
-            lax.dynamic_update_slice_in_dim(total, take(total, start) + part, start, axis=0)
-            for total, part in zip(totals, parts, strict=True)
-        ]
-
-    def one_block(totals, block):
-        here = [take(leaf, block * size) for leaf in columns]
-
-        def one_pair(carry, ahead):
-            sums, totals = carry
-            start = (block + ahead) % blocks * size
-            there = [take(leaf, start) for leaf in columns]
-            parts, back = both_sides(here, there)
-            return (jax.tree.map(jnp.add, sums, parts), add(totals, back, start)), None
-
-        ahead = jnp.arange(1, blocks // 2 + 1, dtype=jnp.int32)
-        (sums, totals), _ = lax.scan(one_pair, (own_block(here), totals), ahead)
-        return add(totals, sums, block * size), None
-
-    z, norm, cotangent = columns[:3]
-    start = [z, norm, cotangent] + [norm] * repel + [cotangent] * (repel and not merged)
-    totals, _ = lax.scan(
-        one_block,
-        [jnp.zeros_like(leaf) for leaf in start],
-        jnp.arange(blocks, dtype=jnp.int32),
-    )
-    w_z, w_sum, dq, *slope_sums = (total[:count] for total in totals)
+    sums = Circle(x.shape[0], size, axis=0).sum(rows, own_block, both_sides)
+    w_z, w_sum, dq, *slope_sums = sums
     dz = pairs.z * w_sum[:, None] - w_z
     if repel:
         slope_a = dq if merged else slope_sums[1]

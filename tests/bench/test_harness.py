@@ -80,7 +80,8 @@ def test_a_row_is_json():
 @pytest.mark.parametrize(
     ("error", "note"),
     [
-        (ImportError("no module named x"), "not installed (no module named x)"),
+        (ModuleNotFoundError("no module named x"), "not installed (no module named x)"),
+        (ImportError("file too short"), "failed: ImportError: file too short"),
         (MemoryError(), "out of memory"),
         (RuntimeError("RESOURCE_EXHAUSTED: 5 GB"), "out of memory"),
         (ValueError("two\nlines"), "failed: ValueError: two"),
