@@ -161,7 +161,7 @@ def _complete(tensor, known, rng, smoke):
             validation=(t3.Entries(check), tensor[tuple(check)]),
             regularizer=ridge,
             max_stages=1 if smoke else 6,
-            max_steps=3 if smoke else 40,
+            max_steps=1 if smoke else 40,
         )
         tries.append((min(found.errors), ridge, found.x))
     _, ridge, x = min(tries, key=lambda line: line[0])
@@ -181,7 +181,7 @@ def _peer(kind, tensor, known, smoke):
             tensor * known,
             rank=ranks,
             mask=known,
-            n_iter_max=10 if smoke else 200,
+            n_iter_max=2 if smoke else 200,
             init="random",
             random_state=0,
         )

@@ -63,3 +63,67 @@ def finufft_stein(x, s, h, eps):
         return np.stack(rows, 1) / np.float32(n * h)
 
     return run
+
+
+def blackjax_stein(kernel, x, s):
+    """A Stein update by blackjax's SVGD: `(update, particles)`, phi = update(particles); score -x."""
+    import optax
+    from blackjax.vi.svgd import SVGDState, build_kernel, rbf_kernel
+
+    # Its kernel is exp(-|x - y|^2 / length_scale); a step of plain descent of size 1 is -phi.
+    scale = 2 * kernel.bandwidth.astype(x.dtype) ** 2
+    optimizer = optax.sgd(1.0)
+    step = build_kernel(optimizer)
+
+    def update(x):
+        state = SVGDState(x, {"length_scale": scale}, optimizer.init(x))
+        return step(state, lambda y: -y, rbf_kernel).particles - x
+
+    return update, x
+
+
+def numpyro_stein(kernel, x, s):
+    """As `blackjax_stein`, by numpyro's SteinVI with point guides, for a standard normal model."""
+    import jax
+    import jax.numpy as jnp
+    import numpyro
+    from numpyro.contrib.einstein import SVGD, RBFKernel
+    from numpyro.optim import SGD
+
+    square = 2 * kernel.bandwidth.astype(x.dtype) ** 2
+    dimension = x.shape[1]
+
+    class FixedBandwidth(RBFKernel):
+        def compute(self, *_):
+            return lambda x, y: jnp.exp(-jnp.sum((x - y) ** 2) / square)
+
+    def model():
+        normal = numpyro.distributions.Normal(jnp.zeros(dimension, x.dtype), jnp.ones((), x.dtype))
+        numpyro.sample("x", normal.to_event(1))
+
+    stein = SVGD(model, SGD(1.0), FixedBandwidth(), num_stein_particles=x.shape[0])
+    start = stein.init(jax.random.key(0))
+    (name,) = stein.get_params(start)
+
+    def update(x):
+        state = start._replace(optim_state=stein.optim.init({name: x}))
+        return stein.get_params(stein.update(state)[0])[name] - x
+
+    return update, x
+
+
+def pykeops_stein(kernel, x, s):
+    """A Stein update by a symbolic sum of pykeops, on NumPy arrays: `(update, particles)`."""
+    from pykeops.numpy import LazyTensor
+
+    h2 = float(kernel.bandwidth) ** 2
+    x, s = np.asarray(x), np.asarray(s)
+    charges = np.concatenate([s - x / x.dtype.type(h2), np.ones_like(x[:, :1])], axis=1)
+
+    def update(x):
+        xi, xj = LazyTensor(x[:, None, :]), LazyTensor(x[None, :, :])
+        k = (-((xi - xj) ** 2).sum(-1) / (2 * h2)).exp()
+        y = k @ charges
+        return (y[:, :-1] + x / x.dtype.type(h2) * y[:, -1:]) / x.dtype.type(len(x))
+
+    return update, x

@@ -185,7 +185,7 @@ def _peer(options, log_density, draws, names, particles, steps) -> None:
         print(f"  blackjax failed: {type(error).__name__}: {str(error).splitlines()[0]}")
         return
     seconds = time.perf_counter() - start
-    label = f"blackjax.svgd, {count} particles, {steps} steps"
+    label = f"blackjax.svgd, {count} particles, {steps} steps: as many score evaluations"
     show(label, names, compare(sampled, draws), seconds)
 
 

@@ -26,8 +26,8 @@ SIZES = [
 SMOKE = [(600, 3, 0.5, 1e-2)]
 
 
-def problem(n, d, dtype="float32"):
-    x = jnp.asarray(1.2 * np.random.default_rng(0).normal(size=(n, d)), dtype)
+def problem(n, d, dtype="float32", seed=0):
+    x = jnp.asarray(1.2 * np.random.default_rng(seed).normal(size=(n, d)), dtype)
     return x, -x
 
 
@@ -107,39 +107,72 @@ def against_exact(smoke: bool):
         yield harness.row(peer="ours, exact", timing=exact, note=note, **params)
 
 
+# The largest error of phi at which both are compared.
+LIMIT = 1e-3
+
+
+def against(x, s, h, other):
+    """A function of phi and of the first targets' phi of other particles, to errors of both."""
+    expected = reference(x, s, h), reference(*other, h)
+
+    def errors(run):
+        return [
+            harness.relative_error(run(*rows)[:TARGETS], value)
+            for rows, value in zip(((x, s), other), expected, strict=True)
+        ]
+
+    return errors
+
+
+def loosest_within(candidates, job, errors):
+    """The loosest candidate with an error within the limit on the first particles, and its errors.
+
+    Candidates come in the order of their precision, the least first: the first within the limit.
+    """
+    for candidate in candidates:
+        found = errors(job(candidate))
+        if found[0] <= LIMIT or candidate == candidates[-1]:
+            return candidate, found
+    raise ValueError("no candidates")
+
+
 @harness.case("svgd.tree.finufft")
 def against_finufft(smoke: bool):
-    """The whole update beside a non-uniform FFT of no smaller error."""
-    sizes = (
-        [(400, 0.5, 1e-2, 1e-3)]
-        if smoke
-        else [
-            (1_000_000, 0.5, 6e-3, 1e-3),
-            (1_000_000, 0.1, 1e-3, 1e-3),
-        ]
-    )
-    for n, h, tolerance, eps in sizes:
+    """The whole update beside a non-uniform FFT, each at its loosest setting with error 1e-3.
+
+    The settings are chosen on one draw of the particles; the note shows the error on another.
+    """
+    sizes = [(400, 0.5)] if smoke else [(1_000_000, 0.5), (1_000_000, 0.1)]
+    tolerances = {0.5: (1e-2, 8e-3, 6e-3, 4e-3, 2e-3), 0.1: (2e-3, 1.5e-3, 1e-3, 5e-4)}
+    for n, h in sizes:
         x, s = problem(n, 3)
-        expected = reference(x, s, h)
-        update = svgd.SteinUpdate(Gaussian(np.float32(h)), method="tree", tolerance=tolerance)
-        timing = harness.measure(functools.partial(whole, update), x, s, jit=False, repeats=3)
-        error = harness.relative_error(whole(update, x, s)[:TARGETS], expected)
+        other = problem(n, 3, seed=1)
+        errors = against(x, s, h, other)
         params = {"n": n, "d": 3, "h": h, "dtype": "float32"}
+        text = "exact in float64, 512 targets"
+
+        def ours(tolerance, h=h):
+            update = svgd.SteinUpdate(Gaussian(np.float32(h)), method="tree", tolerance=tolerance)
+            return functools.partial(whole, update)
+
+        tolerance, found = loosest_within(tolerances[h], ours, errors)
+        timing = harness.measure(ours(tolerance), x, s, jit=False, repeats=5)
+        note = f"tolerance {tolerance:g}; error on a second draw {found[1]:.2g}"
         yield harness.row(
-            peer="ours",
-            timing=timing,
-            error=error,
-            against="exact in float64, 512 targets",
-            **params,
+            peer="ours", timing=timing, error=found[0], against=text, note=note, **params
         )
 
-        def run(x=x, s=s, h=h, eps=eps, expected=expected):
+        def theirs(eps, h=h):
+            return lambda x, s: peers.finufft_stein(np.asarray(x), np.asarray(s), h, eps)()
+
+        def run(x=x, s=s, h=h, errors=errors, theirs=theirs, text=text):
+            eps, found = loosest_within((1e-2, 5e-3, 3e-3, 2e-3, 1e-3, 8e-4, 5e-4), theirs, errors)
             job = peers.finufft_stein(np.asarray(x), np.asarray(s), h, eps)
             return {
-                "timing": harness.measure(job, jit=False, repeats=3),
-                "error": harness.relative_error(job()[:TARGETS], expected),
-                "against": "exact in float64, 512 targets",
-                "note": f"eps {eps:g}",
+                "timing": harness.measure(job, jit=False, repeats=5),
+                "error": found[0],
+                "against": text,
+                "note": f"eps {eps:g}; error on a second draw {found[1]:.2g}",
             }
 
         yield harness.peer_row("finufft", run, **params)
@@ -159,6 +192,9 @@ def gradient(smoke: bool):
         stages = {
             "forward": lambda x, s, p, u=update: u(x, s, p),
             "gradient": lambda x, s, p, u=update: jax.value_and_grad(loss, (0, 1))(x, s, u, p),
+            "forward, stopped gradients": lambda x, s, p, u=update: u(
+                jax.lax.stop_gradient(x), jax.lax.stop_gradient(s), p
+            ),
         }
         timings = harness.paired(stages, x, s, partition)
         ratio = timings["gradient"].min_seconds / timings["forward"].min_seconds

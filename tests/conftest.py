@@ -5,6 +5,12 @@ import os
 # Before JAX is imported: tests are about correctness, and several of them run side by side.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "Agg")
+# Nearly all the time of the tests is compilation of small programs that run once: half of it is
+# optimisation that they do not need. Neither results nor the scratch that XLA reports depend on it
+# beyond rounding.
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+)
 
 import jax
 import jax.numpy as jnp

@@ -5,8 +5,10 @@
   own accounting; `compiled_memory` reports that accounting.
 * A `Crossover` is a choice between two ways of doing the same thing by a measured size;
   `crossovers` shows them all, `calibrate` measures them again, `forced` overrides one.
+* `available_bytes` is what a device has left; `mesh_axis` checks the axis that work is split over.
 """
 
+from memory._available import available_bytes
 from memory._budget import (
     MemoryEstimateWarning,
     MemoryReport,
@@ -27,6 +29,7 @@ from memory._dispatch import (
     forced,
     register,
 )
+from memory._mesh import mesh_axis
 
 __all__ = [
     "CalibrationWarning",
@@ -35,6 +38,7 @@ __all__ = [
     "CrossoverTable",
     "MemoryEstimateWarning",
     "MemoryReport",
+    "available_bytes",
     "balanced_chunk_size",
     "calibrate",
     "chunk_size_within",
@@ -44,6 +48,7 @@ __all__ = [
     "format_bytes",
     "map_concat",
     "map_sum",
+    "mesh_axis",
     "register",
     "row_bytes",
 ]

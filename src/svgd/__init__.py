@@ -9,7 +9,8 @@ from svgd._bandwidth import (
 )
 from svgd._diagnostics import ksd, ksd_squared, mmd_squared
 from svgd._partition import Partition
-from svgd._sampler import SVGD, NonFiniteError, SVGDState
+from svgd._sampler import SVGD
+from svgd._state import NonFiniteError, SVGDState
 from svgd._update import SteinUpdate
 from svgd._whitening import Whitening
 

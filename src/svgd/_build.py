@@ -108,7 +108,7 @@ def _levels(positions, plan, dtype, like=None):
         tables = sweep_tables(positions, reach)
         if tables is None:
             return None
-        largest = max(max(into.shape[0], back.shape[0]) for into, back in tables)
+        largest = max(into.shape[0] for into in tables)
         size = size_class(largest + 1)
         if like is not None and depth == 0 and largest < like[4] <= 2 * size:
             size = like[4]
@@ -121,8 +121,7 @@ def _levels(positions, plan, dtype, like=None):
             parents, parent, side = coarsen(positions)
         levels.append(
             {
-                "into": tuple(_padded(into, size) for into, _ in tables),
-                "back": tuple(_padded(back, size) for _, back in tables),
+                "into": tuple(_padded(into, size) for into in tables),
                 "values": _stack([values for values, _ in translations], reach, plan.count, dtype),
                 "slopes": _stack([slopes for _, slopes in translations], reach, plan.count, dtype),
                 "weights": weights[mine].astype(dtype),
@@ -132,7 +131,7 @@ def _levels(positions, plan, dtype, like=None):
         )
         spare = size - 1 if spare is None else spare
         if mine.any():
-            entries += int(sum(np.sum(into >= 0) for into, _ in tables))
+            entries += int(sum(np.sum(into >= 0) for into in tables))
             far_pairs += _count_pairs(positions, reach)
         if top:
             break

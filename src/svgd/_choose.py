@@ -1,6 +1,7 @@
 """Exact, cells or pairs: predicts what each costs for given particles and builds the cheapest."""
 
 import warnings
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from kernels._proxies import support_radius
 from svgd import _plan
 from svgd._build import build_cells, build_pairs
 from svgd._partition import Partition, Report, as_device
+from svgd._sums import sum_over_pairs
 
 _DEFAULT_LEAF = 64
 # How much slower than the cheapest a plan may be for which programs are compiled already.
@@ -22,6 +24,37 @@ _LARGE_SAMPLE = 131072
 _MANY_CELLS = 2048
 _PAIR_SAMPLE = 256
 
+
+def _made_up(particles: int):
+    """Particles for a measurement of a choice."""
+    return np.random.default_rng(0).normal(size=(particles, 3)).astype(np.float32)
+
+
+def _location_workload(particles: int):
+    """Builds the tree and its pairs on the host, and on the device."""
+    z = _made_up(particles)
+
+    def build(host):
+        options = {"leaf_size": _DEFAULT_LEAF, "both_sides": False, "pairing": None}
+        return build_pairs(z, radius=np.inf, theta=0.7, host=host, **options)[0]
+
+    return (lambda: build(True)), (lambda: build(False))
+
+
+def _pairing_workload(pairs: int):
+    """Sums over near pairs of 64 by 64 particles, in both directions, each way."""
+    # All pairs of so many blocks.
+    blocks = max(1, round(pairs**0.5))
+    z = jnp.asarray(_made_up(64 * blocks))
+    ways = []
+    for both_sides in (False, True):
+        options = {"leaf_size": _DEFAULT_LEAF, "both_sides": both_sides, "pairing": None}
+        sums, _ = build_pairs(np.asarray(z), radius=np.inf, theta=0.0, host=True, **options)
+        run = jax.jit(partial(sum_over_pairs, Gaussian.weights, chunk=None))
+        ways.append(partial(run, as_device(sums), z, z))
+    return tuple(ways)
+
+
 LOCATION = memory.register(
     memory.Crossover(
         name="svgd.tree_location",
@@ -31,6 +64,7 @@ LOCATION = memory.register(
         above="device",
         evidence="assumed, not measured; both sides are timed by python -m bench run --only "
         "svgd.tree.location",
+        workload=_location_workload,
     )
 )
 
@@ -43,6 +77,7 @@ PAIRING = memory.register(
         above="symmetric",
         evidence="assumed, not measured; both sides are timed by python -m bench run --only "
         "svgd.tree.pairing",
+        workload=_pairing_workload,
     )
 )
 
@@ -80,16 +115,22 @@ def build_partition(update, particles, like: tuple[int, ...] | None = None) -> P
     dtype = np.dtype(particles.dtype)
     # A point of the bulk, whatever the outliers: coordinates are most exact near the origin.
     stride = max(1, n // 1024)
-    origin = jnp.asarray(np.median(np.asarray(particles[::stride]), axis=0).astype(dtype))
+    origin = as_device(np.median(np.asarray(particles)[::stride], axis=0).astype(dtype))
     seconds = {"exact": _plan.exact_seconds(n, dimension, dtype)}
     if update.method == "exact":
         return _exact(update, origin, n, seconds, "exact")
     # One contiguous row for each axis: NumPy reduces those ten times faster than columns.
-    columns = np.ascontiguousarray(np.asarray(update.kernel.scale(particles - origin[None, :])).T)
+    columns = np.ascontiguousarray(np.asarray(_scaled(update.kernel, particles, origin)).T)
     location = LOCATION.choose(n)
     if update.theta is not None:
         return _by_angle(update, origin, columns, seconds, location)
     return _by_tolerance(update, origin, columns, seconds, location, like)
+
+
+# One program, where every operation would be one by itself.
+@jax.jit
+def _scaled(kernel, particles, origin):
+    return kernel.scale(particles - origin[None, :])
 
 
 def _by_angle(update, origin, columns, seconds, location):

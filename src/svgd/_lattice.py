@@ -126,8 +126,8 @@ def sweep_tables(positions: Int[np.ndarray, "cells d"], reach: int):
         reach: neighbours from -reach to reach along each axis.
 
     Returns:
-        For each axis (into, back): see `svgd._sweeps.Level`; missing cells are -1. None when the
-        cells cannot be numbered in 62 bits.
+        For each axis the cells that it reads, see `svgd._sweeps.Level`; missing cells are -1. None
+        when the cells cannot be numbered in 62 bits.
     """
     dimension = positions.shape[1]
     # A margin as wide as the reach, so that steps never wrap into the next row.
@@ -154,9 +154,7 @@ def sweep_tables(positions: Int[np.ndarray, "cells d"], reach: int):
         if axis < dimension - 1:
             outputs = _spread(inputs, shifts)
             outputs = outputs[_find(wanted[axis + 1], outputs) >= 0]
-        into = _find(inputs, outputs[:, None] + shifts[None, :])
-        back = _find(outputs, inputs[:, None] - shifts[None, :])
-        tables.append((into, back))
+        tables.append(_find(inputs, outputs[:, None] + shifts[None, :]))
         inputs = outputs
     return tables
 

@@ -94,7 +94,7 @@ def lay_out(particles: PyTree) -> tuple[ParticleLayout, Float[Array, "n d"]]:
             f"the leaves of the particles have different dtypes, {sorted(dtypes)}: cast them to one"
         )
     for leaf in leaves:
-        if not isinstance(leaf, jax.core.Tracer) and not bool(jnp.all(jnp.isfinite(leaf))):
+        if not isinstance(leaf, jax.core.Tracer) and not np.isfinite(np.asarray(leaf)).all():
             bad = int(np.sum(~np.isfinite(np.asarray(leaf)).reshape(leaf.shape[0], -1).all(1)))
             raise ValueError(f"{bad} of {leaf.shape[0]} particles hold NaN or infinity")
     layout = ParticleLayout(treedef, tuple(shape[1:] for shape in shapes))
@@ -102,7 +102,8 @@ def lay_out(particles: PyTree) -> tuple[ParticleLayout, Float[Array, "n d"]]:
 
 
 def _as_float(leaf: Any) -> Array:
-    array = jnp.asarray(leaf)
+    # A copy, without the program that `jnp.asarray` would compile for it.
+    array = jax.device_put(np.array(leaf)) if isinstance(leaf, np.ndarray) else jnp.asarray(leaf)
     if jnp.issubdtype(array.dtype, jnp.floating):
         return array
     if jnp.issubdtype(array.dtype, jnp.integer):

@@ -4,7 +4,6 @@ from typing import Literal
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -155,4 +154,5 @@ def pad_rows(rows: np.ndarray, length: int, value) -> np.ndarray:
 
 def as_device(tree):
     """NumPy arrays as JAX arrays."""
-    return jax.tree.map(jnp.asarray, tree)
+    # `jnp.asarray` would compile a copy for every shape.
+    return jax.device_put(tree)

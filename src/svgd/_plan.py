@@ -9,7 +9,7 @@ from kernels import Gaussian, InverseMultiquadric
 from kernels import _proxies as proxies
 
 # Seconds for one unit of work in float32 on two CPU cores, at the chunk sizes in force:
-#     pair        one pair of particles in the exact update (n = 32768, d = 3)
+#     pair        one pair of particles in the exact update (n = 16384, d = 3)
 #     tile_pair   one pair of slots of two near blocks
 #     slot        one particle into its block and back
 #     weight      one interpolation weight of one particle
@@ -19,7 +19,7 @@ from kernels import _proxies as proxies
 # Fitted to n = 1e6, d = 3, h = 0.1, seconds of a sum by p, reach and cells: 6, 2, 27726 1.19;
 # 7, 2, 15746 1.25; 8, 2, 8813 0.80; 9, 1, 6019 0.87; 5, 3, 68719 2.1; and to h = 0.5: 4, 3, 2148 0.10.
 UNIT_SECONDS = {
-    "pair": 0.43e-9,
+    "pair": 0.37e-9,
     "tile_pair": 0.6e-9,
     "slot": 12e-9,
     "weight": 0.35e-9,
@@ -28,8 +28,8 @@ UNIT_SECONDS = {
     "cell": 2e-6,
     "call": 1e-3,
 }
-# float64 has half the lanes of float32, and its exponential is three times as slow.
-_DOUBLE = {"pair": 3.0, "tile_pair": 3.0}
+# float64 has half the lanes of float32, and a slower exponential.
+_DOUBLE = {"pair": 2.5, "tile_pair": 3.0}
 
 # The part of the tolerance at which a Gaussian is dropped. Dropped tails all have the same sign and
 # add up, while interpolation errors alternate: at equal size they disturb the update ten times as

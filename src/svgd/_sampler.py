@@ -1,5 +1,6 @@
 """Stein variational gradient descent: moves a set of particles onto a distribution."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -9,15 +10,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, ArrayLike, Bool, PyTree
 
 import kernels
 from svgd import _whitening
 from svgd._bandwidth import whitened_bandwidth
-from svgd._particles import ParticleLayout, lay_out
+from svgd._particles import lay_out
+from svgd._sharding import automatic, check_divides, mesh_axis, place_particles, place_state
+from svgd._state import SVGDState, non_finite, typed
 from svgd._target import Target, as_target
 from svgd._update import SteinUpdate
-from svgd._whitening import Whitening
 
 # Steps between two looks from Python: for the progress bar, the callback and interrupts. A block is
 # one call of a compiled loop whose length is an argument, so its size costs no compilation.
@@ -38,65 +41,6 @@ def _default_learning_rate(count):
 # A direction far below eps moves a particle in proportion: with Adam's own 1e-8 particles on both
 # sides of where the direction vanishes pile up there, in stripes finer than the kernel can spread.
 DEFAULT_OPTIMIZER = optax.adam(_default_learning_rate, b2=0.9, eps=0.01)
-
-
-class SVGDState(eqx.Module):
-    """Where a run stands: everything that the next step depends on.
-
-    A pytree: `equinox.tree_serialise_leaves` writes it, and `tree_deserialise_leaves` reads it back
-    into the state that `SVGD.init` makes from particles of the same shape, dtype and arguments.
-
-    Attributes:
-        points: the particles in the coordinates that are sampled, shape (n, d).
-        whitening: the map to the user's coordinates.
-        opt_state: the optimiser's state; its moments belong to particles, row by row.
-        step: how many steps have been made.
-        key_data: of the key from which the next step of a stochastic run splits its own, or None.
-        shapes: of the latest partition of a tree update, which the next one keeps where it can; 0
-            before the first.
-        layout: how a point is the user's pytree.
-        key_impl: the generator of that key.
-    """
-
-    points: Float[Array, "n d"]
-    whitening: Whitening
-    opt_state: PyTree
-    step: Int[Array, ""]
-    key_data: Array | None
-    shapes: Int[Array, " sizes"]
-    layout: ParticleLayout = eqx.field(static=True)
-    key_impl: Any = eqx.field(static=True, default=None)
-
-    @property
-    def key(self) -> Array | None:
-        """The key, or None for a deterministic run."""
-        if self.key_data is None:
-            return None
-        return jax.random.wrap_key_data(self.key_data, impl=self.key_impl)
-
-    @property
-    def particles(self) -> PyTree:
-        """The particles in the user's own coordinates and structure."""
-        return self.layout.unravel(self.whitening.unwhiten(self.points))
-
-
-class NonFiniteError(FloatingPointError):
-    """Particles became NaN or infinite.
-
-    Attributes:
-        step: the step, counted from 1 over the whole life of the state, whose result was not finite.
-        state: the state before that step.
-    """
-
-    def __init__(self, message: str, step: int, state: SVGDState):
-        super().__init__(message)
-        self.step = step
-        self.state = state
-
-    @property
-    def particles(self) -> PyTree:
-        """The last finite particles, in the user's coordinates and structure."""
-        return self.state.particles
 
 
 class SVGD(eqx.Module):
@@ -131,17 +75,17 @@ class SVGD(eqx.Module):
         Runs eagerly: whitening by Laplace's approximation searches for a mode.
         """
         layout, points = lay_out(particles)
-        key = None if key is None else _typed(key)
+        key = None if key is None else typed(key)
         target = as_target(log_density, layout, points, key, batched)
-        whitening = _choose_whitening(whiten, target, points, key)
-        z = _whitening.start(whitening, points)
+        whitening = _whitening.choose(whiten, target, points, key)
+        z, opt_state = _begin(self, whitening, points)
         return SVGDState(
             z,
             whitening,
-            self._optimizer.init(z),
-            jnp.zeros((), jnp.int32),
+            opt_state,
+            jax.device_put(np.zeros((), np.int32)),
             None if key is None else jax.random.key_data(key),
-            jnp.zeros(_NUM_SHAPES, jnp.int32),
+            jax.device_put(np.zeros(_NUM_SHAPES, np.int32)),
             layout,
             None if key is None else jax.random.key_impl(key),
         )
@@ -154,6 +98,8 @@ class SVGD(eqx.Module):
         partition: Any = None,
         batched: bool = False,
         rewhiten_every: int = _REWHITEN_EVERY,
+        mesh: Mesh | None = None,
+        axis: str | None = None,
     ) -> SVGDState:
         """One step. May be jitted, with `log_density` static or closed over.
 
@@ -161,11 +107,15 @@ class SVGD(eqx.Module):
             partition: a partition of `state.points` for the update, where it works on one.
             rewhiten_every: under whiten="particles", standardise after each step whose number is a
                 multiple of it.
+            mesh, axis: as in `run`.
 
         The result is not checked for NaN; `run` does that.
         """
         target = as_target(log_density, state.layout, state.points, state.key, batched)
-        return self._step(target, state, partition, rewhiten_every)
+        split = _split(mesh, axis)
+        if split is not None:
+            check_divides(len(state.points), *split, "a step on a mesh splits its particles")
+        return self._step(target, state, partition, rewhiten_every, split)
 
     def run(
         self,
@@ -180,6 +130,8 @@ class SVGD(eqx.Module):
         progress: bool = False,
         callback: Callable[[SVGDState], Any] | None = None,
         callback_every: int = _BLOCK_STEPS,
+        mesh: Mesh | None = None,
+        axis: str | None = None,
     ) -> SVGDState:
         """Moves particles onto the distribution of `log_density`.
 
@@ -208,9 +160,14 @@ class SVGD(eqx.Module):
             callback: called with the state every `callback_every` steps and at the end; a true
                 answer ends the run.
             callback_every: see `callback`.
+            mesh: devices to split the particles over, with their scores, the sums of the update and
+                the optimiser's moments. The number of devices must divide that of the particles.
+                A tree update is partitioned by this process, which gathers the particles for it.
+            axis: the name of the mesh axis; may be left out where it is the only one.
 
         Returns:
-            The last state; its `particles` are in the user's coordinates and structure.
+            The last state; its `particles` are in the user's coordinates and structure. Under a mesh
+            its rows are split over the devices.
 
         Raises:
             ValueError: on bad arguments, before anything is computed.
@@ -223,15 +180,22 @@ class SVGD(eqx.Module):
         num_steps = _count(num_steps, "num_steps", least=0)
         rebuild_every = _count(rebuild_every, "rebuild_every", least=1)
         callback_every = _count(callback_every, "callback_every", least=1)
-        if isinstance(particles, SVGDState):
-            state = particles
-            if key is not None or not (isinstance(whiten, str) and whiten == "auto"):
-                raise ValueError(
-                    "key and whiten belong to the start of a run; this one goes on from a state"
-                )
-        else:
-            state = self.init(log_density, particles, key=key, whiten=whiten, batched=batched)
-        target = as_target(log_density, state.layout, state.points, state.key, batched)
+        split = _split(mesh, axis)
+        going_on = isinstance(particles, SVGDState)
+        if going_on and (key is not None or not (isinstance(whiten, str) and whiten == "auto")):
+            raise ValueError(
+                "key and whiten belong to the start of a run; this one goes on from a state"
+            )
+        with _on(split):
+            if going_on:
+                state = particles
+            else:
+                particles = place_particles(particles, *split) if split else particles
+                state = self.init(log_density, particles, key=key, whiten=whiten, batched=batched)
+            if split is not None:
+                check_divides(len(state.points), *split, "a run on a mesh splits its particles")
+                state = place_state(state, state.points.shape, *split)
+            target = as_target(log_density, state.layout, state.points, state.key, batched)
         rewhiten_every = rebuild_every * -(-_REWHITEN_EVERY // rebuild_every)
 
         bar = _progress_bar(num_steps) if progress else None
@@ -239,7 +203,8 @@ class SVGD(eqx.Module):
         try:
             while done < num_steps:
                 length = min(callback_every, num_steps - done)
-                state = self._block(target, state, length, rebuild_every, rewhiten_every)
+                with _on(split):
+                    state = self._block(target, state, length, rebuild_every, rewhiten_every, split)
                 done += length
                 if bar is not None:
                     bar.update(length)
@@ -258,23 +223,23 @@ class SVGD(eqx.Module):
         if self.update is not None:
             return self.update
         n, d = points.shape
-        bandwidth = jnp.asarray(whitened_bandwidth(n, d), points.dtype)
+        bandwidth = np.asarray(whitened_bandwidth(n, d), points.dtype)
         return SteinUpdate(kernels.Gaussian(bandwidth))
 
-    def _step(self, target, state, partition, rewhiten_every) -> SVGDState:
+    def _step(self, target, state, partition, rewhiten_every, split) -> SVGDState:
         key, subkey = (None, None) if state.key is None else jax.random.split(state.key)
         particles = state.whitening.unwhiten(state.points)
         scores = state.whitening.whiten_score(target.score(particles, subkey))
         update = self._update_for(state.points)
-        direction = (
-            update(state.points, scores)
-            if partition is None
-            else update(state.points, scores, partition)
-        )
+        mesh, axis = (None, None) if split is None else split
+        direction = update(state.points, scores, partition, mesh=mesh, axis=axis)
         # Optimisers mix their counters with floats, which strict promotion refuses.
         with jax.numpy_dtype_promotion("standard"):
             change, opt_state = self._optimizer.update(-direction, state.opt_state, state.points)
         points = optax.apply_updates(state.points, change)
+        if split is not None:
+            rows = NamedSharding(mesh, PartitionSpec(axis))
+            points = jax.lax.with_sharding_constraint(points, rows)
         step = state.step + 1
         whitening = state.whitening
         if whitening.kind == "particles":
@@ -306,7 +271,7 @@ class SVGD(eqx.Module):
         opt_state = jax.tree.map(lambda a, b: jnp.where(foreign, a, b), fresh, opt_state)
         return whitening, points, opt_state
 
-    def _block(self, target, state, length, rebuild_every, rewhiten_every) -> SVGDState:
+    def _block(self, target, state, length, rebuild_every, rewhiten_every, split) -> SVGDState:
         """`length` steps, in as many compiled calls as there are partitions."""
         update = self._update_for(state.points)
         while length > 0:
@@ -316,16 +281,38 @@ class SVGD(eqx.Module):
                 partition = update.partition(state.points, shapes if any(shapes) else None)
                 if partition.shapes is not None:
                     shapes = partition.shapes
-                state = dataclasses.replace(state, shapes=jnp.asarray(shapes, jnp.int32))
+                shapes = jax.device_put(np.asarray(shapes, np.int32))
+                state = dataclasses.replace(state, shapes=shapes)
                 if partition.sums != "exact":
                     part = min(length, rebuild_every - int(state.step) % rebuild_every)
-            state, finite = _advance(
-                self, target, state, partition, jnp.int32(part), rewhiten_every
-            )
+            count = jax.device_put(np.int32(part))
+            state, finite = _advance(self, target, state, partition, count, rewhiten_every, split)
             if not bool(finite):
-                raise _non_finite(target, state)
+                raise non_finite(target, state)
             length -= part
         return state
+
+
+def _split(mesh, axis) -> tuple[Mesh, str] | None:
+    """The mesh and its axis, checked; None on one device."""
+    if mesh is None:
+        if axis is not None:
+            raise ValueError(f"axis={axis!r} names an axis of a mesh: give mesh= as well")
+        return None
+    axis = mesh_axis(mesh, axis)
+    return automatic(mesh), axis
+
+
+def _on(split: tuple[Mesh, str] | None):
+    """The mesh as the one in force, or no change."""
+    return contextlib.nullcontext() if split is None else jax.set_mesh(split[0])
+
+
+# One program for the start of a run, where every operation would be one by itself.
+@eqx.filter_jit
+def _begin(sampler: SVGD, whitening: _whitening.Whitening, points: Array):
+    z = _whitening.start(whitening, points)
+    return z, sampler._optimizer.init(z)
 
 
 @eqx.filter_jit
@@ -336,12 +323,13 @@ def _advance(
     partition: Any,
     length: Array,
     rewhiten_every: int,
+    split: tuple[Mesh, str] | None,
 ) -> tuple[SVGDState, Bool[Array, ""]]:
     """`length` steps, or fewer: it stops before the first whose particles are not finite."""
 
     def advance(carry):
         left, state, _ = carry
-        new = sampler._step(target, state, partition, rewhiten_every)
+        new = sampler._step(target, state, partition, rewhiten_every, split)
         finite = jnp.all(jnp.isfinite(new.points))
         kept = jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, state)
         return left - 1, kept, finite
@@ -352,65 +340,6 @@ def _advance(
 
     _, state, finite = jax.lax.while_loop(advancing, advance, (length, state, jnp.bool_(True)))
     return state, finite
-
-
-def _choose_whitening(whiten, target: Target, points: Array, key) -> Whitening:
-    if whiten is None:
-        return _whitening.identity(points)
-    if not isinstance(whiten, str):
-        return _whitening.from_factor(points, whiten)
-    if whiten == "particles":
-        return _whitening.from_particles(points)
-    if whiten not in ("auto", "laplace"):
-        raise ValueError(
-            f'whiten must be "auto", "laplace", "particles", an array or None, got {whiten!r}'
-        )
-    obstacle = None
-    if not target.is_log_density:
-        obstacle = "the function given is a score, and the search for a mode needs a log-density"
-    elif key is not None:
-        obstacle = "the log-density is stochastic"
-    elif whiten == "auto" and points.shape[1] > _whitening.LARGEST_MODE_DIMENSION:
-        obstacle = "too many dimensions"
-    found = obstacle if obstacle is not None else _whitening.from_mode(target, points)
-    if isinstance(found, Whitening):
-        return found
-    if whiten == "auto":
-        return _whitening.from_particles(points)
-    raise ValueError(
-        f'whiten="laplace" found no approximation: {found}. Use whiten="particles", or give a '
-        "factor of the covariance"
-    )
-
-
-def _non_finite(target: Target, state: SVGDState) -> NonFiniteError:
-    step = int(state.step) + 1
-    scores = target.score(state.whitening.unwhiten(state.points), _first_key(state.key))
-    bad = np.flatnonzero(~np.isfinite(np.asarray(scores)).all(axis=1))
-    if bad.size:
-        cause = (
-            f"the score of {bad.size} of {scores.shape[0]} particles is not finite (the first is "
-            f"particle {bad[0]}): the log-density has no gradient there, or overflows"
-        )
-    else:
-        cause = "the scores are finite, so the step overflowed: take a smaller learning rate"
-    return NonFiniteError(
-        f"particles became NaN or infinite in step {step}; {cause}. The last finite particles are "
-        "in this exception's `particles`",
-        step,
-        state,
-    )
-
-
-def _first_key(key):
-    return None if key is None else jax.random.split(key)[1]
-
-
-def _typed(key: Array) -> Array:
-    """A typed key, from either kind that JAX hands out."""
-    if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-        return key
-    return jax.random.wrap_key_data(key)
 
 
 def _count(value: Any, name: str, least: int) -> int:

@@ -76,9 +76,10 @@ def as_target(
         raise TypeError(f"the log-density or score must be callable, got {type(fn).__name__}")
     count = points.shape[0]
     if batched:
-        example, scalar = layout.unravel(points), (count,)
+        example, scalar = jax.eval_shape(layout.unravel, points), (count,)
     else:
-        example, scalar = layout.unravel_one(points[0]), ()
+        one = jax.ShapeDtypeStruct(points.shape[1:], points.dtype)
+        example, scalar = jax.eval_shape(layout.unravel_one, one), ()
     arguments = (example,) if key is None else (example, key)
     try:
         out = eqx.filter_eval_shape(fn, *arguments)

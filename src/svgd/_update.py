@@ -7,11 +7,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike, Float
 
 from kernels import RadialKernel, stein_sum
 from svgd._choose import build_partition
 from svgd._partition import Partition
+from svgd._sharded_exact import Share
+from svgd._sharding import mesh_axis, place_rows, sharded_direction, share_of
 from svgd._sums import sum_over_cells, sum_over_pairs
 
 # Below so many particles the exact update wins whatever their places, so "auto" needs no partition.
@@ -143,7 +146,13 @@ class SteinUpdate(eqx.Module):
         return build_partition(self, checked_rows("particles", particles), like)
 
     def __call__(
-        self, particles: ArrayLike, scores: ArrayLike, partition: Partition | None = None
+        self,
+        particles: ArrayLike,
+        scores: ArrayLike,
+        partition: Partition | None = None,
+        *,
+        mesh: Mesh | None = None,
+        axis: str | None = None,
     ) -> Float[Array, "n d"]:
         """The update direction phi.
 
@@ -151,6 +160,11 @@ class SteinUpdate(eqx.Module):
             particles: (n, d). Integers are promoted to the default float.
             scores: (n, d), the gradients of the log-density at the particles, in their dtype.
             partition: from `partition`. Without one it is built here, from concrete values.
+            mesh: devices to split the work over, and the result's rows. Exact sums split the
+                targets, and gather the sources on every device, or pass them round a ring from 1 GiB
+                on (the crossover "svgd.sources" of `memory`; it needs an n that the devices divide).
+                Sums over a partition split its cells.
+            axis: the name of the mesh axis; may be left out where it is the only one.
 
         Returns:
             (n, d), in the dtype of the particles.
@@ -159,12 +173,17 @@ class SteinUpdate(eqx.Module):
             ValueError: on empty particles, a rank other than 2, scores of another shape or dtype,
                 particles or scores that are not finite where the values are concrete, a partition of
                 another number of particles, and traced values without a partition (unless the
-                method is "exact", or "auto" with fewer than 1024 particles).
+                method is "exact", or "auto" with fewer than 1024 particles); on an axis that the
+                mesh doesn't have, and an axis without a mesh.
 
         Cost:
             O(n^2 d) operations when exact; over cells O(n p^d d) for p polynomials an axis. Memory
             of the inputs, the output and a few tiles or chunks; over cells also their moments.
         """
+        if mesh is not None:
+            axis = mesh_axis(mesh, axis)
+        elif axis is not None:
+            raise ValueError(f"axis={axis!r} names an axis of a mesh: give mesh= as well")
         particles, scores = checked_particles(particles, scores)
         n = particles.shape[0]
         if partition is None and self.needs_partition(n):
@@ -174,7 +193,11 @@ class SteinUpdate(eqx.Module):
                 f"the partition is of {partition.num_particles} particles, but {n} are given: "
                 "build it from these with update.partition(particles)"
             )
-        return _direction(self, particles, scores, partition)
+        share = None
+        if mesh is not None:
+            share = share_of(particles, partition, mesh, axis)
+            particles, scores = (place_rows(rows, mesh, axis) for rows in (particles, scores))
+        return _direction(self, particles, scores, partition, mesh, share)
 
     def needs_partition(self, n: int) -> bool:
         """Whether an update of n particles sums over a partition, which it can't build when traced."""
@@ -190,7 +213,11 @@ def _direction(
     particles: Float[Array, "n d"],
     scores: Float[Array, "n d"],
     partition: Partition | None,
+    mesh: Mesh | None,
+    share: Share | None,
 ) -> Float[Array, "n d"]:
+    if mesh is not None:
+        return sharded_direction(update, particles, scores, partition, mesh, share)
     kernel, n = update.kernel, particles.shape[0]
     if partition is None or partition.sums == "exact":
         return stein_sum(kernel, particles, scores) / n
@@ -241,17 +268,25 @@ def check_finite(name: str, rows: Array) -> None:
     """Raises ValueError that names the first row with NaN or infinity; traced values pass."""
     if isinstance(rows, jax.core.Tracer):
         return
-    # A sum is finite unless an entry is not (or it overflows): one pass on the device, no copy.
-    # Evaluated here and now also where concrete rows are closed over by a function being traced.
-    with jax.ensure_compile_time_eval():
-        finite = bool(jnp.isfinite(jnp.sum(jnp.abs(rows))))
-    if not finite:
+    if not _sum_is_finite(rows):
         bad = np.flatnonzero(~np.isfinite(np.asarray(rows)).all(axis=1))
         if bad.size:
             raise ValueError(
                 f"{name} must be finite: {bad.size} of {rows.shape[0]} rows hold NaN or infinity, "
                 f"the first is row {bad[0]}: {np.asarray(rows[bad[0]])}"
             )
+
+
+def _sum_is_finite(rows: Array) -> bool:
+    """True unless an entry is not finite, or the sum overflows: one pass."""
+    if rows.is_fully_addressable and jax.default_backend() == "cpu":
+        # Read in place, without a program for every shape.
+        with np.errstate(invalid="ignore", over="ignore"):
+            return bool(np.isfinite(np.sum(np.asarray(rows))))
+    # On the device, without a copy, and now also where concrete rows are closed over by a function
+    # that is being traced.
+    with jax.ensure_compile_time_eval():
+        return bool(jnp.isfinite(jnp.sum(rows)))
 
 
 def _floating(rows: ArrayLike) -> Array:

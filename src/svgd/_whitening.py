@@ -17,7 +17,7 @@ from svgd._target import Target
 _PARTICLES_PER_DIMENSION = 4
 _LARGEST_FULL_DIMENSION = 512
 # The search for a mode takes Hessians: d gradients each, and a (d, d) matrix.
-LARGEST_MODE_DIMENSION = 256
+_LARGEST_MODE_DIMENSION = 256
 
 # A cloud whose root-mean-square distance from the mode exceeds this many posterior standard
 # deviations says nothing about the posterior: it is a poor start, and is moved to the mode.
@@ -68,10 +68,50 @@ class Whitening(eqx.Module):
         return _times(scores, self.factor, transpose=False)
 
 
+def choose(
+    whiten: str | ArrayLike | None,
+    target: Target,
+    points: Float[Array, "n d"],
+    key: Array | None,
+) -> Whitening:
+    """The map that a run's `whiten` asks for.
+
+    Raises:
+        ValueError: on another word, a factor that does not fit, or "laplace" without a mode.
+    """
+    if whiten is None:
+        return identity(points)
+    if not isinstance(whiten, str):
+        return from_factor(points, whiten)
+    if whiten == "particles":
+        return from_particles(points)
+    if whiten not in ("auto", "laplace"):
+        raise ValueError(
+            f'whiten must be "auto", "laplace", "particles", an array or None, got {whiten!r}'
+        )
+    obstacle = None
+    if not target.is_log_density:
+        obstacle = "the function given is a score, and the search for a mode needs a log-density"
+    elif key is not None:
+        obstacle = "the log-density is stochastic"
+    elif whiten == "auto" and points.shape[1] > _LARGEST_MODE_DIMENSION:
+        obstacle = "too many dimensions"
+    found = obstacle if obstacle is not None else from_mode(target, points)
+    if isinstance(found, Whitening):
+        return found
+    if whiten == "auto":
+        return from_particles(points)
+    raise ValueError(
+        f'whiten="laplace" found no approximation: {found}. Use whiten="particles", or give a '
+        "factor of the covariance"
+    )
+
+
 def identity(points: Float[Array, "n d"]) -> Whitening:
     """The user's own coordinates."""
     d = points.shape[1]
-    return Whitening(jnp.zeros(d, points.dtype), jnp.ones(d, points.dtype), "none")
+    dtype = np.dtype(points.dtype)
+    return Whitening(jax.device_put(np.zeros(d, dtype)), jax.device_put(np.ones(d, dtype)), "none")
 
 
 def from_factor(points: Float[Array, "n d"], factor: ArrayLike) -> Whitening:
@@ -97,6 +137,7 @@ def from_factor(points: Float[Array, "n d"], factor: ArrayLike) -> Whitening:
     return Whitening(jnp.mean(points, axis=0), factor, "factor")
 
 
+@eqx.filter_jit
 def from_particles(points: Float[Array, "n d"]) -> Whitening:
     """The particles' own mean and covariance: full when they can carry one, else its diagonal."""
     center, factor = _moments(points)
@@ -145,7 +186,7 @@ def from_mode(target: Target, points: Float[Array, "n d"]) -> Whitening | str:
     """
     # optax adds its own integers of two widths, which strict promotion refuses.
     with jax.numpy_dtype_promotion("standard"):
-        mode, precision, decrement, definite = _find_mode(target, points)
+        mode, factor, distance, decrement, definite = _find_mode(target, points)
     if not bool(definite):
         return "the Hessian of the log-density is not negative definite where the search ended"
     if not float(decrement) <= _CLOSE_ENOUGH:
@@ -153,12 +194,10 @@ def from_mode(target: Target, points: Float[Array, "n d"]) -> Whitening | str:
             "the search ended about "
             f"{float(decrement) ** 0.5:.2g} standard deviations from the mode"
         )
-    factor, distance = _inverse_factor(mode, precision, points)
     moved = not float(distance) <= _FAR_AWAY
     return Whitening(mode, factor, "laplace", moved)
 
 
-@jax.jit
 def start(whitening: Whitening, points: Float[Array, "n d"]) -> Float[Array, "n d"]:
     """Where the particles start, in whitened coordinates."""
     if whitening.moved:
@@ -222,10 +261,10 @@ def _find_mode(target: Target, points: Float[Array, "n d"]):
 
     carry = (jnp.int32(0), point, *newton_step(point))
     _, point, _, decrement, precision, definite = jax.lax.while_loop(refining, refine, carry)
-    return point, precision, decrement, definite & jnp.isfinite(decrement)
+    factor, distance = _inverse_factor(point, precision, points)
+    return point, factor, distance, decrement, definite & jnp.isfinite(decrement)
 
 
-@jax.jit
 def _inverse_factor(mode, precision, points):
     """L with L L^T = precision^-1, lower triangular, and the rms distance of points in its units."""
     # The Cholesky factor from the last row up: precision = U U^T with U upper triangular.

@@ -3,7 +3,8 @@
 Two sizes matter. The scratch of a chunk should stay comparable to what is resident anyway (inputs
 and outputs), or within a budget: XLA's own accounting says what a probe costs. And a chunk runs
 fastest when its matrices stay in the processor's cache between the product that writes them and the
-one that reads them: a measured number of bytes. ``"auto"`` takes the smaller of the two.
+one that reads them: a measured number of bytes. ``"auto"`` takes the smaller of the two, but not so
+few probes that the products of the chunk become slow.
 """
 
 import functools
@@ -18,9 +19,15 @@ import numpy as np
 import memory
 
 from . import _transpose_chunks as chunks
+from ._probes import Modes, probe_shards
 from ._ranks import FrameRanks, T3Ranks
 
 ChunkSize = int | np.integer | None | Literal["auto"]
+
+# Products of fewer probes run well below the rate of the others, also where their matrices exceed
+# the cache: for them, scratch may be this many times what is resident.
+FULL_RATE = 64
+SLACK = 4
 
 
 def estimate_chunk_size(
@@ -32,7 +39,7 @@ def estimate_chunk_size(
     *,
     n_tangent: int = 1,
     stack_shape: Sequence[int] = (),
-    n_shards: int = 1,
+    n_shards: "int | Modes" = 1,
     dtype: Any = None,
 ) -> int:
     """Chunk of the probe-derivative transpose whose scratch is comparable to what is resident.
@@ -50,7 +57,8 @@ def estimate_chunk_size(
         n_probes: W over all devices.
         n_tangent: tangents at the frame that are worked on together (by ``jax.vmap``).
         stack_shape: base points that are worked on together (by ``jax.vmap``).
-        n_shards: devices that W is split over; the answer is for one device's share.
+        n_shards: devices that W is split over; the answer is for one device's share. Or the points
+            `ww` themselves, outside of jit: the number is read from their sharding.
         dtype: default float32.
 
     Returns:
@@ -60,6 +68,7 @@ def estimate_chunk_size(
         ValueError: sizes of the wrong number, a negative order, n_shards below 1.
     """
     sizes, order, dtype = _checked(mode_shapes, tucker_ranks, tt_ranks, order, dtype)
+    n_shards = _counted(n_shards)
     stacks = n_tangent * int(np.prod(stack_shape, dtype=int))
     local = -(-n_probes // n_shards) if n_shards > 0 else n_probes
     resident = _resident_bytes(sizes, order + 1, local, stacks, dtype)
@@ -78,7 +87,7 @@ def max_chunk_size_within(
     *,
     n_tangent: int = 1,
     stack_shape: Sequence[int] = (),
-    n_shards: int = 1,
+    n_shards: "int | Modes" = 1,
     dtype: Any = None,
 ) -> int:
     """Largest chunk of the probe-derivative transpose whose scratch stays within a budget.
@@ -92,6 +101,7 @@ def max_chunk_size_within(
         ValueError: also when not even one probe fits.
     """
     sizes, order, dtype = _checked(mode_shapes, tucker_ranks, tt_ranks, order, dtype)
+    n_shards = _counted(n_shards)
     stacks = n_tangent * int(np.prod(stack_shape, dtype=int))
     per_probe = stacks * _probe_bytes(sizes, order, dtype)
     size = memory.chunk_size_within(per_probe, target_bytes, n_probes, n_shards)
@@ -102,32 +112,43 @@ def max_chunk_size_within(
 
 
 def resolve_chunk_size(
-    chunk_size: ChunkSize, network: Any, n_probes: int, count: int, *, free: bool
+    chunk_size: ChunkSize,
+    network: Any,
+    n_probes: int,
+    count: int,
+    *,
+    free: bool,
+    n_shards: int = 1,
 ) -> int | None:
     """The chunk to run with: `chunk_size` itself, or what ``"auto"`` means for these shapes.
 
     Args:
         chunk_size: as the user gave it.
         network: a frame or a Tucker tensor train.
-        n_probes: W, on one device.
+        n_probes: W over all devices.
         count: orders computed.
         free: probe, or apply and entries.
+        n_shards: devices that W is split over.
     """
     if not isinstance(chunk_size, str):
         return chunk_size
     if chunk_size != "auto":
         raise ValueError(f'chunk_size must be an int, None or "auto", got {chunk_size!r}.')
+    local = -(-n_probes // n_shards)
     sizes, dtype = frame_sizes(network), np.dtype(network.dtype)
-    in_cache = cache_chunk_size(sizes, n_probes, count, dtype, free=free)
-    if in_cache >= n_probes:
+    in_cache = cache_chunk_size(sizes, local, count, dtype, free=free)
+    if in_cache >= local:
         return None
     order = count - 1
-    resident = _resident_bytes(sizes, count, n_probes, 1, dtype, free=free)
+    resident = _resident_bytes(sizes, count, local, 1, dtype, free=free)
     per_probe = _probe_bytes(sizes, order, dtype, free, network.is_packed)
-    size = min(in_cache, memory.balanced_chunk_size(per_probe, resident, n_probes))
+    balanced = memory.balanced_chunk_size(per_probe, resident, local)
+    size = max(min(in_cache, balanced), min(FULL_RATE, SLACK * balanced))
+    if size >= local:
+        return None
     # A divisor of W leaves no remainder, which would be a second body in the compiled program with
     # scratch of its own. None near: better a remainder than small chunks.
-    divisors = (c for c in range(size, size // 2, -1) if n_probes % c == 0)
+    divisors = (c for c in range(size, size // 2, -1) if local % c == 0)
     return next(divisors, size)
 
 
@@ -140,6 +161,12 @@ def cache_chunk_size(
     if CACHE.choose(n_probes * per_probe) == "whole":
         return n_probes
     return max(1, int(CACHE.active_threshold() // per_probe))
+
+
+def _counted(n_shards: "int | Modes") -> int:
+    if isinstance(n_shards, (int, np.integer)):
+        return int(n_shards)
+    return probe_shards(n_shards)
 
 
 def _checked(mode_shapes, tucker_ranks, tt_ranks, order, dtype):
@@ -198,8 +225,8 @@ def _probe_bytes(
         family(left_in, down, right_out),
         family(left_in, up, left_out),
         family(right_in, up, right_out),
-        array(max(left) if packed else left[0]),
-        array(max(right) if packed else right[-1]),
+        array(left[0]),
+        array(right[-1]),
     )
     widths = [max(shape)] * modes if packed else shape
     points = [array(1, n) for n in widths]
@@ -258,11 +285,13 @@ CACHE = memory.register(
         below="whole",
         above="cut",
         evidence=(
-            "cpu: the summed transpose on two cores, float32, by chunk (milliseconds at MiB of "
-            "matrices). d 5, N 50, r 20, K 3, W 2048: 61 at 0.3, 43 at 0.6, 39 at 1.2, 46 at 3. "
-            "d 6, N 64, r 32, K 3, W 2048: 124 at 0.8, 108 at 1.5, 97 at 3. d 6, N 128, r 64, "
-            "K 2, W 1024: 240 at 1.3, 250 at 2.5, 235 at 5, 246 at 10. Time is nearly flat around "
-            "the threshold, and scratch is not. gpu: not measured; large enough to fill the device"
+            "cpu: the summed transpose on two cores, float32, milliseconds at chunks of 8, 16, 32, "
+            "64, 128, 256. d 5, N 50, r 20, K 3, W 2048 (0.01 MiB of matrices a probe): 82, 58, 60, "
+            "47, 40, 40. d 6, N 64, r 32, K 3, W 2048 (0.023 MiB): 217, 172, 123, 108, 103, 122. "
+            "d 6, N 128, r 64, K 2, W 1024 (0.078 MiB): 429, 303, 257, 222, 231, 276. So chunks "
+            "below 64 probes are slow at every rank, and above it the threshold's choices of 128, "
+            "64 and 64 lie within 5 % of the fastest. gpu: not measured; large enough to fill the "
+            "device"
         ),
         workload=_cache_workload,
     )

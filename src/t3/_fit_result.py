@@ -57,7 +57,10 @@ class FitResult(NamedTuple):
     step: int = 0
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write to an ``.npz`` file. `load` and ``t3.fit(..., resume=result)`` go on from it."""
+        """Write to an ``.npz`` file. `load` and ``t3.fit(..., resume=result)`` go on from it.
+
+        A file that is there already is replaced at once, when the new one is complete.
+        """
         arrays = {}
         for name, x in (("x", self.x), ("current", self.current)):
             ragged = x.unpack()
@@ -75,8 +78,10 @@ class FitResult(NamedTuple):
             "packed": is_packed(self.x.tucker_cores),
             "modes": self.x.ndim,
         }
-        with open(path, "wb") as file:
+        part = f"{os.fspath(path)}.part"
+        with open(part, "wb") as file:
             np.savez(file, about=np.asarray(json.dumps(about)), **arrays)
+        os.replace(part, path)
 
     @staticmethod
     def load(path: str | os.PathLike) -> "FitResult":

@@ -4,27 +4,23 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from . import _algebra, _construct, _rounding
-from ._methods import SampledTensor
+from ._cores import TensorCores
 from ._packing import (
-    Cores,
     as_cores,
-    end_vector,
     flip_modes,
-    is_packed,
     map_modes,
     split_padded,
     stack_padded,
 )
-from ._ranks import T3Ranks, minimal_ranks
+from ._ranks import T3Ranks
 
 
-class TuckerTensorTrain(SampledTensor):
+class TuckerTensorTrain(TensorCores):
     """A tensor in Tucker tensor train format.
 
     ``X[i_1 .. i_d] = 1^T G_1(B_1 e_{i_1}) ... G_d(B_d e_{i_d}) 1``, where ``G(v)`` is the matrix
@@ -42,80 +38,6 @@ class TuckerTensorTrain(SampledTensor):
     Raises:
         ValueError: cores whose sizes do not chain, or packed cores without `ranks`.
     """
-
-    tucker_cores: Cores = eqx.field(converter=as_cores)
-    tt_cores: Cores = eqx.field(converter=as_cores)
-    ranks: T3Ranks | None = eqx.field(static=True, default=None)
-
-    def __check_init__(self):
-        if self.is_packed:
-            if self.ranks is None:
-                raise ValueError("Packed cores need ranks=T3Ranks(...); or use x.pack().")
-            return
-        if not self.tucker_cores or len(self.tucker_cores) != len(self.tt_cores):
-            raise ValueError(
-                f"A Tucker tensor train needs the same positive number of Tucker and train cores, "
-                f"got {len(self.tucker_cores)} and {len(self.tt_cores)}."
-            )
-        for i, (b, g) in enumerate(zip(self.tucker_cores, self.tt_cores, strict=True)):
-            before = self.tt_cores[i - 1].shape[-1:] if i else g.shape[:1]
-            if (b.ndim, g.ndim) != (2, 3) or g.shape[1] != b.shape[0] or g.shape[:1] != before:
-                raise ValueError(
-                    f"Cores of mode {i} do not fit: Tucker core {b.shape}, train core {g.shape}, "
-                    f"expected (n, N) and (r, n, r') with r = {before} from the mode before."
-                )
-
-    # Sizes.
-
-    @property
-    def is_packed(self) -> bool:
-        return is_packed(self.tucker_cores)
-
-    @property
-    def sizes(self) -> T3Ranks:
-        """True sizes, whichever the storage."""
-        if self.ranks is not None:
-            return self.ranks
-        return T3Ranks(
-            tuple(b.shape[1] for b in self.tucker_cores),
-            tuple(b.shape[0] for b in self.tucker_cores),
-            (*(g.shape[0] for g in self.tt_cores), self.tt_cores[-1].shape[2]),
-        )
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.sizes.shape
-
-    @property
-    def ndim(self) -> int:
-        return len(self.sizes.shape)
-
-    @property
-    def tucker_ranks(self) -> tuple[int, ...]:
-        return self.sizes.tucker
-
-    @property
-    def tt_ranks(self) -> tuple[int, ...]:
-        return self.sizes.tt
-
-    @property
-    def minimal_ranks(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Largest Tucker and train ranks that a tensor of these sizes can really have."""
-        return minimal_ranks(*self.sizes)
-
-    @property
-    def dtype(self) -> Any:
-        return self.tucker_cores[0].dtype
-
-    @property
-    def left_end(self) -> Array:
-        """Closes the bond left of the first mode, ``(r_0,)`` or padded."""
-        return end_vector(self.sizes.tt[0], self.tt_cores[0].shape[0], self.dtype)
-
-    @property
-    def right_end(self) -> Array:
-        """Closes the bond right of the last mode, ``(r_d,)`` or padded."""
-        return end_vector(self.sizes.tt[-1], self.tt_cores[-1].shape[2], self.dtype)
 
     # Construction.
 

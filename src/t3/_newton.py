@@ -62,6 +62,7 @@ def newton_step(
     *,
     max_cg_steps: int,
     forcing_power: float,
+    resident: bool = False,
 ) -> tuple[Moved, dict[str, Array]]:
     """One inexact Gauss-Newton step.
 
@@ -74,6 +75,7 @@ def newton_step(
         reference: gradient norm of the start.
         max_cg_steps: bound on the products with the Gauss-Newton matrix.
         forcing_power: larger solves more accurately.
+        resident: keep the sweeps of the frame between the products.
 
     Returns:
         The new point, and what is worth recording. Cost: a pass over the probes for each product
@@ -81,8 +83,9 @@ def newton_step(
     """
     norm = local.gradient_norm
     forcing = jnp.minimum(jnp.asarray(0.5, norm.dtype), (norm / reference) ** forcing_power)
+    sweeps = problem.sweeps(local.frame) if resident else None
     direction, products, curvature_ok = conjugate_gradients(
-        lambda v: problem.gauss_newton_product(geometry, local.frame, v),
+        lambda v: problem.gauss_newton_product(geometry, local.frame, v, sweeps),
         -local.gradient,
         forcing * norm,
         max_cg_steps,

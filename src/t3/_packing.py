@@ -5,6 +5,7 @@ A family of cores (one array per mode) is stored either
 - *ragged*: a tuple of ``d`` arrays, each of its own size. Loops over modes are unrolled.
 - *packed*: one array with a leading mode axis, every core zero-padded to the largest. Loops over
   modes are a ``lax.scan``, so the compiled program and its compile time do not grow with ``d``.
+  Inside a computation it may be `Peeled`: the first and last modes apart.
 
 Padding is exact zero, and stays exact zero under every linear operation of this package. Where a
 bond ends (``r_0`` and ``r_d``), the network is contracted with `end_vector`: ones on the true bond,
@@ -14,16 +15,33 @@ zeros on padding. No gradient reaches padding this way.
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+
+class Peeled(eqx.Module):
+    """A packed family whose first and last modes stand apart.
+
+    End bonds are usually 1, but in packed cores as wide as all others: apart, the first and last
+    modes take as little work as they do in ragged storage.
+    """
+
+    first: Any
+    inner: Any
+    last: Any
+
+    def __getitem__(self, mode: int) -> Any:
+        return {0: self.first, -1: self.last}[mode]
+
+
 if TYPE_CHECKING:
-    # Static checkers cannot know which of the two a family is; every use would need a cast.
+    # Static checkers cannot know which of these a family is; every use would need a cast.
     Cores = Any
 else:
-    Cores = tuple[Array, ...] | Array
+    Cores = tuple[Array, ...] | Array | Peeled
 
 
 def as_cores(cores: Any) -> Any:
@@ -75,6 +93,8 @@ def sweep(
     """
     families = [family for family in cores if family is not None]
     packed = [is_packed(family) for family in families]
+    if any(isinstance(family, Peeled) for family in families):
+        return _sweep_peeled(step, carry, cores, reverse)
     if any(packed):
         if not all(packed):
             raise ValueError(
@@ -91,6 +111,43 @@ def sweep(
         mode = tuple(None if family is None else family[i] for family in cores)
         carry, outs[i] = step(carry, mode)
     return carry, jax.tree.map(lambda *leaves: tuple(leaves), *outs)
+
+
+def _sweep_peeled(step, carry, cores, reverse: bool):
+    outs = {}
+    order = ("first", "inner", "last")
+    for part in reversed(order) if reverse else order:
+        modes = tuple(None if family is None else getattr(family, part) for family in cores)
+        if part == "inner":
+            carry, outs[part] = jax.lax.scan(step, carry, modes, reverse=reverse)
+        else:
+            carry, outs[part] = step(carry, modes)
+    return carry, jax.tree.map(Peeled, outs["first"], outs["inner"], outs["last"])
+
+
+def peel(family: Any, left: int | None = None, right: int | None = None) -> Any:
+    """A packed family with its first and last modes apart.
+
+    Args:
+        family: packed; None stays None.
+        left: true size of the leading axis of the first item; None leaves it padded.
+        right: true size of the trailing axis of the last item; None leaves it padded.
+    """
+    if family is None:
+        return None
+    return Peeled(family[0][:left], family[1:-1], family[-1][..., :right])
+
+
+def unpeel(tree: Any) -> Any:
+    """Every `Peeled` family of a tree as one packed array."""
+
+    def join(family):
+        shape = family.inner.shape[1:]
+        first, last = (pad_to(item, shape)[None] for item in (family.first, family.last))
+        return jnp.concatenate([first, family.inner, last])
+
+    peeled = lambda node: isinstance(node, Peeled)  # noqa: E731
+    return jax.tree.map(lambda node: join(node) if peeled(node) else node, tree, is_leaf=peeled)
 
 
 def pad_to(array: Array, shape: Sequence[int]) -> Array:
@@ -117,6 +174,10 @@ def split_padded(stacked: Array, shapes: Sequence[Sequence[int]]) -> tuple[Array
 
 def map_modes(fn: Callable[..., Any], *families: Any) -> Any:
     """Apply `fn` to every mode's cores on its own: unrolled (ragged) or ``jax.vmap`` (packed)."""
+    if isinstance(families[0], Peeled):
+        ends = [fn(*(getattr(f, part) for f in families)) for part in ("first", "last")]
+        inner = jax.vmap(fn)(*(family.inner for family in families))
+        return jax.tree.map(Peeled, ends[0], inner, ends[1])
     if is_packed(families[0]):
         return jax.vmap(fn)(*families)
     return sweep(lambda _, cores: (None, fn(*cores)), None, families)[1]

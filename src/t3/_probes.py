@@ -26,12 +26,14 @@ class Probes(eqx.Module):
         directions: like float points, or None at order 0.
         shape: mode sizes.
         batch: the probe axes as the user gave them.
+        n_shards: devices that the probes are split over, where that is known.
     """
 
     points: Modes
     directions: Modes | None
     shape: tuple[int, ...] = eqx.field(static=True)
     batch: tuple[int, ...] = eqx.field(static=True)
+    n_shards: int = eqx.field(static=True, default=1)
 
     @property
     def count(self) -> int:
@@ -74,6 +76,23 @@ def common_dtype(*trees: Any) -> np.dtype:
     return jax.dtypes.canonicalize_dtype(np.result_type(*inexact))
 
 
+def probe_shards(points: Modes) -> int:
+    """Devices that probes are split over, read from the sharding of arrays that are not traced.
+
+    Args:
+        points: d arrays ``(*W, N_i)``, or stacked ``(d, *W, N)``.
+    """
+    lead = 1 if is_packed(points) else 0
+    shards = 1
+    for point in [points] if lead else points:
+        if isinstance(point, jax.Array) and not isinstance(point, jax.core.Tracer):
+            local = point.sharding.shard_shape(point.shape)[lead:-1]
+            probes = point.shape[lead:-1]
+            if math.prod(local):
+                shards = max(shards, -(-math.prod(probes) // math.prod(local)))
+    return shards
+
+
 def vector_probes(
     shape: Sequence[int], ww: Modes, pp: Modes | None, order: int, degree: int, dtype: np.dtype
 ) -> Probes:
@@ -100,7 +119,13 @@ def vector_probes(
         directions = _vectors("pp", pp, shape, dtype)
         _same_shapes("ww", points, "pp", directions)
     merge = lambda family: _merge_axes(family, batch, 1)  # noqa: E731
-    return Probes(merge(points), merge(directions) if degree else None, tuple(shape), batch)
+    return Probes(
+        merge(points),
+        merge(directions) if degree else None,
+        tuple(shape),
+        batch,
+        probe_shards(ww),
+    )
 
 
 def index_probes(
@@ -117,7 +142,9 @@ def index_probes(
     if len(rows) != d:
         raise ValueError(f"index needs {d} rows, one a mode, got {len(rows)}.")
     for i, (row, size) in enumerate(zip(rows, shape, strict=True)):
+        # Values that lie on devices of other processes are as little known as traced ones.
         concrete = not isinstance(row, jax.core.Tracer)
+        concrete = concrete and getattr(row, "is_fully_addressable", True)
         row = np.asarray(row) if concrete else row
         if not jnp.issubdtype(row.dtype, jnp.integer):
             raise ValueError(f"index must hold integers, got {row.dtype} for mode {i}.")
@@ -249,7 +276,8 @@ def _is_scalar(family: Any) -> bool:
     """Whether each probe has one number (an index, or a residual of no mode) and no vector."""
     if hasattr(family, "ndim"):
         return family.ndim == 2
-    return family is not None and family[0].ndim == 1
+    leaves = jax.tree.leaves(family)
+    return bool(leaves) and leaves[0].ndim == 1
 
 
 def _with_axis(shape: tuple[int, ...], axis: int, size: int) -> tuple[int, ...]:

@@ -1,5 +1,6 @@
 """What is measured of a tensor in a fit: probes, applies or entries, plain or with derivatives."""
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -65,11 +66,13 @@ class Measurements(eqx.Module):
         probes: where.
         data: probes: d arrays ``(T, W, N_i)`` or stacked; else ``(T, W)``.
         free: whether one mode stays open.
+        mask: factor of the residual of each probe, ``(1, W)``; None for ones.
     """
 
     probes: Probes
     data: Any
     free: bool = eqx.field(static=True)
+    mask: Array | None = None
 
     @property
     def orders(self) -> int:
@@ -78,17 +81,28 @@ class Measurements(eqx.Module):
 
     def batch(self, index: Array) -> "Measurements":
         """The measurements of some probes only."""
-        point_axis = -1 if jnp.issubdtype(self.probes.points[0].dtype, jnp.integer) else -2
-        take = lambda axis: lambda a: jnp.take(a, index, axis=axis)  # noqa: E731
+        return self.along_probes(lambda a, axis: jnp.take(a, index, axis=axis), index.shape[0])
+
+    def masked(self, mask: Array) -> "Measurements":
+        """With a factor of the residual for each probe, ``(1, W)``."""
+        return Measurements(self.probes, self.data, self.free, mask)
+
+    def along_probes(self, fn: Callable[[Any, int], Any], count: int) -> "Measurements":
+        """``fn(array, axis)`` in place of every array, `axis` being where it has its probes.
+
+        Args:
+            fn: the same for all arrays.
+            count: probes of the result.
+        """
+        at = lambda axis: lambda a: fn(a, axis)  # noqa: E731
         probes = Probes(
-            jax.tree.map(take(point_axis), self.probes.points),
-            jax.tree.map(take(-2), self.probes.directions),
+            jax.tree.map(at(-1 if self.probes.indexed else -2), self.probes.points),
+            jax.tree.map(at(-2), self.probes.directions),
             self.probes.shape,
-            (index.shape[0],),
+            (count,),
         )
-        return Measurements(
-            probes, jax.tree.map(take(-2 if self.free else -1), self.data), self.free
-        )
+        data = jax.tree.map(at(-2 if self.free else -1), self.data)
+        return Measurements(probes, data, self.free, jax.tree.map(at(-1), self.mask))
 
 
 def measurements(

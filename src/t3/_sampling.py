@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from . import _forward_chunks as forward
 from . import _transpose_chunks as backward
 from ._chunk_size import ChunkSize, resolve_chunk_size
-from ._packing import Cores, end_vector, is_packed, split_padded, stack_padded
+from ._packing import Cores, is_packed, split_padded, stack_padded
 from ._probes import (
     Modes,
     Probes,
@@ -32,6 +32,7 @@ from ._probes import (
     vector_probes,
 )
 from ._ranks import T3Ranks
+from ._sharding import IN_SHARD_MAP, warn_of_sharded_probes
 
 if TYPE_CHECKING:
     from ._format import TuckerTensorTrain
@@ -121,6 +122,7 @@ def entries_derivatives(
     Returns:
         An array ``(K + 1, *W)``.
     """
+    warn_of_sharded_probes(index, IN_SHARD_MAP)
     order = checked_order(order)
     dtype = common_dtype(x, pp)
     probes = index_probes(x.shape, index, pp, order, dtype)
@@ -128,6 +130,7 @@ def entries_derivatives(
 
 
 def _vector_inputs(x, ww, pp, order, *, free: bool):
+    warn_of_sharded_probes(ww, IN_SHARD_MAP)
     order = checked_order(order)
     dtype = common_dtype(x, ww, pp)
     degree = min(order, len(x.shape) - free, 1)
@@ -153,7 +156,10 @@ def _jets(x, probes: Probes, order: int, dtype, chunk_size, *, free: bool):
     count = min(order, len(x.shape) - free) + 1
     x = jax.tree.map(lambda core: core.astype(dtype), x)
     tensor = isinstance(x, TuckerTensorTrain)
-    size = resolve_chunk_size(chunk_size, x if tensor else x.frame, probes.count, count, free=free)
+    network = x if tensor else x.frame
+    size = resolve_chunk_size(
+        chunk_size, network, probes.count, count, free=free, n_shards=probes.n_shards
+    )
     if tensor:
         return _sample_tensor((x, probes), Spec(free, count, size, x.sizes))
     return _sample_tangent(x, probes, free, count, size)
@@ -177,7 +183,16 @@ def _run_tensor(arrays, spec: Spec):
 
     def run(points, directions):
         result = chunk(tucker, train, ends, spec.count, points, directions)
-        return result if spec.free else (result, None)
+        if not spec.free:
+            return result, None
+        jets, centre = result
+        if not is_packed(train):
+            # Beside a bond of 1, making them again costs no more than keeping them.
+            centre = tuple(
+                None if 1 in (core.shape[0], core.shape[2]) else coefficients
+                for core, coefficients in zip(train, centre, strict=True)
+            )
+        return jets, centre
 
     return map_probes(
         run,
@@ -250,8 +265,8 @@ def _sample_tangent(v: "T3Tangent", probes: Probes, free: bool, count: int, size
 def _ends(train: Cores, spec: Spec):
     dtype = train[0].dtype
     return (
-        end_vector(spec.sizes.tt[0], train[0].shape[0], dtype),
-        end_vector(spec.sizes.tt[-1], train[-1].shape[2], dtype),
+        jnp.ones(spec.sizes.tt[0], dtype),
+        jnp.ones(spec.sizes.tt[-1], dtype),
     )
 
 

@@ -4,6 +4,8 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
@@ -34,7 +36,8 @@ def sharded_probe_derivatives_transpose(
     """`t3.probe_derivatives_transpose` with the first probe axis split over a mesh axis.
 
     Every device works through its own probes in chunks, on a frame that all of them hold. A summed
-    result ends in one all-reduce and is on every device; a kept one stays split.
+    result ends in one all-reduce and is on every device; a kept one stays split. Where the devices
+    do not divide the probes, a sum is filled up with probes whose residual is zero.
 
     Args:
         residual, ww, pp, frame, order, sum_over_probes: as in `t3.probe_derivatives_transpose`.
@@ -43,20 +46,27 @@ def sharded_probe_derivatives_transpose(
         chunk_size: probes that one device works on at a time; ``"auto"`` looks at its share.
 
     Raises:
-        ValueError: no probe axis, or a number of probes that the mesh axis does not divide.
+        ValueError: no probe axis; or kept results of a number of probes that the mesh axis does not
+            divide, which could not stay split.
     """
     from ._transpose import probe_derivatives_transpose
 
     lead = 1 if is_packed(ww) else 0
     devices = mesh.shape[axis]
-    for point in [ww] if lead else ww:
-        if point.ndim < lead + 2 or point.shape[lead] % devices:
-            count = point.shape[lead] if point.ndim >= lead + 2 else "no"
-            raise ValueError(
-                f"the first probe axis must divide over the {devices} devices of mesh axis "
-                f"{axis!r}, got {count} probes. Append probes whose residual is zero: they add "
-                "nothing to a sum, and their rows can be cut off a kept result."
-            )
+    counts = {np.shape(point)[lead] if np.ndim(point) > lead + 1 else 0 for point in _arrays(ww)}
+    if counts == {0}:
+        raise ValueError("ww must have a probe axis to split over devices, got single vectors.")
+    missing = max(-count % devices for count in counts)
+    if missing and not sum_over_probes:
+        raise ValueError(
+            f"the first probe axis must divide over the {devices} devices of mesh axis {axis!r} for "
+            f"kept results to stay split, got {counts.pop()} probes. Append {missing} probes whose "
+            "residual is zero, and leave their rows out."
+        )
+    if missing and len(counts) == 1:
+        # Zero residuals add nothing to the sum.
+        ww, pp = _filled(ww, lead, missing), _filled(pp, lead, missing)
+        residual = _filled(residual, lead + 1, missing)
     split = PartitionSpec(*[None] * lead, axis)
     split_residual = PartitionSpec(*[None] * (lead + 1), axis)
 
@@ -91,19 +101,45 @@ def sharded_probe_derivatives_transpose(
     return jax.jit(placed)(residual, ww, pp, frame)
 
 
-def warn_of_sharded_probes(ww: Any) -> None:
-    """Warn when points that are not traced are split over devices along a probe axis."""
-    lead = 1 if is_packed(ww) else 0
-    for point in [ww] if lead else ww:
-        if isinstance(point, jax.Array) and not isinstance(point, jax.core.Tracer):
-            local = point.sharding.shard_shape(point.shape)
-            if local[lead:-1] != point.shape[lead:-1]:
-                warnings.warn(
-                    "the probes are split over devices, but chunks of them are cut across the "
-                    "split: every device gathers all probes. Call "
-                    "t3.sharded_probe_derivatives_transpose(..., mesh=..., axis=...), which keeps "
-                    "each device on its share.",
-                    ShardedProbesWarning,
-                    stacklevel=3,
-                )
-                return
+def warn_of_sharded_probes(
+    points: Any, remedy: str = "t3.sharded_probe_derivatives_transpose(..., mesh=..., axis=...)"
+) -> None:
+    """Warn when points that are not traced are split over devices along a probe axis.
+
+    Args:
+        points: ``(*W, N_i)`` of every mode or stacked; or indices ``(*W,)`` in the same two forms.
+        remedy: what to call instead.
+    """
+    lead = 1 if is_packed(points) else 0
+    for point in _arrays(points):
+        if not isinstance(point, jax.Array) or isinstance(point, jax.core.Tracer):
+            continue
+        trailing = 0 if jnp.issubdtype(point.dtype, jnp.integer) else 1
+        axes = slice(lead, point.ndim - trailing)
+        if point.sharding.shard_shape(point.shape)[axes] != point.shape[axes]:
+            warnings.warn(
+                "the probes are split over devices, but chunks of them are cut across the split: "
+                f"every device gathers all probes. Call {remedy}, which keeps each device on its "
+                "share.",
+                ShardedProbesWarning,
+                stacklevel=3,
+            )
+            return
+
+
+# For samplings that have no sharded twin.
+IN_SHARD_MAP = "it in jax.shard_map split along the probes, or for a fit t3.fit(..., mesh=...)"
+
+
+def _arrays(family: Any) -> list:
+    return [family] if is_packed(family) else list(family)
+
+
+def _filled(family: Any, axis: int, missing: int) -> Any:
+    """Zeros appended on one axis of every array."""
+
+    def fill(a):
+        widths = [(0, missing if i == axis else 0) for i in range(np.ndim(a))]
+        return jnp.pad(jnp.asarray(a), widths)
+
+    return jax.tree.map(fill, family)

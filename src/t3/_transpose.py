@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from . import _transpose_chunks as chunks
-from ._chunk_size import ChunkSize, resolve_chunk_size
+from ._chunk_size import ChunkSize, frame_sizes, resolve_chunk_size
 from ._frame import T3Frame, T3Variations
 from ._packing import is_packed
 from ._probes import (
@@ -26,7 +26,7 @@ from ._probes import (
     scalar_residual,
     vector_probes,
 )
-from ._sharding import warn_of_sharded_probes
+from ._sharding import IN_SHARD_MAP, warn_of_sharded_probes
 
 if TYPE_CHECKING:
     from ._format import TuckerTensorTrain
@@ -87,6 +87,7 @@ def apply_derivatives_transpose(
 
     All else as in `probe_derivatives_transpose`, at a cost of ``16 n r^2`` for each probe and mode.
     """
+    warn_of_sharded_probes(ww, IN_SHARD_MAP)
     order = checked_order(order)
     dtype = common_dtype(frame, residual, ww, pp)
     probes = vector_probes(frame.shape, ww, pp, order, min(order, 1), dtype)
@@ -107,6 +108,7 @@ def entries_derivatives_transpose(
 
     `index` is ``(d, *W)`` integers; all else as in `apply_derivatives_transpose`.
     """
+    warn_of_sharded_probes(index, IN_SHARD_MAP)
     order = checked_order(order)
     dtype = common_dtype(frame, residual, pp)
     probes = index_probes(frame.shape, index, pp, order, dtype)
@@ -147,7 +149,9 @@ def _scalar_transpose(residual, probes, frame, order, dtype, sum_over_probes, ch
 
 
 def _transpose(frame, probes, residual, count, dtype, free, sum_over_probes, chunk_size):
-    size = resolve_chunk_size(chunk_size, frame, probes.count, count, free=free)
+    size = resolve_chunk_size(
+        chunk_size, frame, probes.count, count, free=free, n_shards=probes.n_shards
+    )
     frame = jax.tree.map(lambda core: core.astype(dtype), frame)
     variations = _run(hole_trains(frame), probes, residual, count, free, sum_over_probes, size)
     if sum_over_probes:
@@ -186,4 +190,6 @@ def hole_trains(frame: "T3Frame | TuckerTensorTrain") -> chunks.HoleTrains:
         families = frame.up_tucker, frame.down_tt, frame.left_tt, frame.right_tt
     else:
         families = frame.tucker_cores, frame.tt_cores, frame.tt_cores, frame.tt_cores
-    return chunks.HoleTrains(*families, frame.left_end, frame.right_end)
+    sizes = frame_sizes(frame)
+    ends = frame.left_end[: sizes.left[0]], frame.right_end[: sizes.right[-1]]
+    return chunks.HoleTrains(*families, *ends)

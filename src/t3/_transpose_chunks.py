@@ -20,6 +20,7 @@ for all modes, which starts sigma~; their slots are x and p.
 Source: jets of Alger, Christierson, Chen and Ghattas (2026), arXiv:2603.21141, theorem 7.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -35,7 +36,7 @@ from kernels._jets import (
 )
 
 from ._forward_chunks import project_modes
-from ._packing import Cores, sweep
+from ._packing import Cores, is_packed, pad_to, peel, sweep, unpeel
 from ._walks import (
     arranged,
     arranged_back,
@@ -66,6 +67,35 @@ class HoleTrains(NamedTuple):
     right_end: Array
 
 
+def _apart(chunk: Any) -> Any:
+    """Let a chunk function work on packed cores whose first and last modes stand apart."""
+
+    @functools.wraps(chunk)
+    def run(trains, count, points, directions, residual, known=None, **options):
+        extras = () if known is None else (known,)
+        modes = len(trains.up_tucker)
+        if is_packed(trains.up_tucker) and modes > 2 and not isinstance(known, tuple):
+            points, directions = peel(points), peel(directions)
+            residual = residual if residual.ndim == 2 else peel(residual)
+            trains, extras = _peeled_trains(trains), tuple(map(peel, extras))
+        return unpeel(chunk(trains, count, points, directions, residual, *extras, **options))
+
+    return run
+
+
+def _peeled_trains(trains: HoleTrains) -> HoleTrains:
+    left, right = trains.left_end.shape[0], trains.right_end.shape[0]
+    return HoleTrains(
+        peel(trains.up_tucker),
+        peel(trains.down_tt, left, right),
+        peel(trains.left_tt, left),
+        peel(trains.right_tt, None, right),
+        trains.left_end,
+        trains.right_end,
+    )
+
+
+@_apart
 def probe_transpose_chunk(
     trains: HoleTrains,
     count: int,
@@ -83,7 +113,7 @@ def probe_transpose_chunk(
         count: orders, K + 1.
         points, directions, residual: of w probes, in the storage of the cores.
         centre: ``O . E``, Taylor coefficients ``(count, w, n_i)``, where a forward pass has left
-            them; this saves most of the fourth product.
+            them; this saves most of the fourth product. None for modes where they were not kept.
         keep: whether results keep a leading axis of probes, or are summed.
     """
     walks = _probe_walks(trains, count, points, directions, residual)
@@ -92,15 +122,13 @@ def probe_transpose_chunk(
     def mode(hole, slots, mu, tau, nu, sigma, point, direction, jets, eta):
         e = jnp.stack(convolution_outer(mu, nu), axis=1)
         f = _input_outer(mu, tau, nu, sigma, direction)
+        z = jnp.concatenate([e, f], axis=1)
         if eta is None:
-            z = jnp.concatenate([e, f], axis=1)
             inputs = _through_hole(z, hole)
             eta, inputs = inputs[:, :count], inputs[:, count:]
-            d_train = _train_part(slots, z, keep)
         else:
             eta, inputs = jnp.swapaxes(eta, 0, 1), _through_hole(f, hole)
-            d_train = _train_part(slots[:, :count], e, keep)
-            d_train += _train_part(slots[:, count:], f, keep)
+        d_train = _train_part(slots, z, keep)
         d_tucker = _jets_part(eta * scale[None, :, None], jets, keep)
         d_tucker += _inputs_part(inputs, point, direction, jets.shape[-1], keep)
         return d_tucker, d_train
@@ -108,6 +136,7 @@ def probe_transpose_chunk(
     return each_mode(mode, gathered(trains.down_tt), *walks, points, directions, residual, centre)
 
 
+@_apart
 def probe_input_chunk(trains: HoleTrains, count: int, points: Any, directions: Any, residual: Any):
     """Cotangents ``(w, N_i)`` of points and of directions, where all cores are a tensor's own."""
     walks = _probe_walks(trains, count, points, directions, residual)
@@ -119,11 +148,22 @@ def probe_input_chunk(trains: HoleTrains, count: int, points: Any, directions: A
     return each_mode(mode, trains.up_tucker, gathered(trains.down_tt), *walks, directions)
 
 
+@_apart
 def apply_transpose_chunk(
-    trains: HoleTrains, count: int, points: Any, directions: Any, residual: Any, *, keep: bool
+    trains: HoleTrains,
+    count: int,
+    points: Any,
+    directions: Any,
+    residual: Any,
+    sweeps: Any = None,
+    *,
+    keep: bool,
 ):
-    """Variations ``(dU, dG)`` from scalar residual jets ``(count, w)``, arguments as above."""
-    walks = _apply_walks(trains, count, points, directions, residual)
+    """Variations ``(dU, dG)`` from scalar residual jets ``(count, w)``, arguments as above.
+
+    `sweeps` are slots and jets before every mode, where they are known.
+    """
+    walks = _apply_walks(trains, count, points, directions, residual, sweeps)
 
     def mode(tucker, hole, slots, mu, sigma, point, direction):
         z = _apply_outer(mu, sigma, direction)
@@ -134,6 +174,7 @@ def apply_transpose_chunk(
     return each_mode(mode, trains.up_tucker, gathered(trains.down_tt), *walks, points, directions)
 
 
+@_apart
 def apply_input_chunk(trains: HoleTrains, count: int, points: Any, directions: Any, residual: Any):
     """Cotangents ``(w, N_i)`` of points and of directions, where all cores are a tensor's own."""
     walks = _apply_walks(trains, count, points, directions, residual)
@@ -173,20 +214,20 @@ def _probe_walks(trains, count, points, directions, residual):
         after = grow(rows, slot, core)
         return (after[:, :count], after[:, count:]), carry
 
-    def start(end):
+    def start(end, size):
+        end = pad_to(end, [size])
         return first_jet(count, end, slots[0]), zero_jet(count, end.shape[0], slots[0])
 
-    _, left = sweep(step, start(trains.left_end), (arranged(trains.left_tt), slots))
-    _, right = sweep(
-        step, start(trains.right_end), (arranged_back(trains.right_tt), slots), reverse=True
-    )
+    first = start(trains.left_end, trains.left_tt[0].shape[0])
+    last = start(trains.right_end, trains.right_tt[-1].shape[2])
+    _, left = sweep(step, first, (arranged(trains.left_tt), slots))
+    _, right = sweep(step, last, (arranged_back(trains.right_tt), slots), reverse=True)
     return slots, *left, *right
 
 
-def _apply_walks(trains, count, points, directions, residual):
+def _apply_walks(trains, count, points, directions, residual, sweeps=None):
     """Slots, and the jets mu before and sigma~ after every mode."""
     degree = 0 if directions is None else 1
-    slots = project_modes(trains.up_tucker, points, directions)
 
     def walk(rows):
         def step(jet, mode):
@@ -195,13 +236,15 @@ def _apply_walks(trains, count, points, directions, residual):
 
         return step
 
-    _, left = sweep(
-        walk(affine_rows),
-        first_jet(count, trains.left_end, slots[0]),
-        (arranged(trains.left_tt), slots),
-    )
+    if sweeps is None:
+        slots = project_modes(trains.up_tucker, points, directions)
+        first = first_jet(count, pad_to(trains.left_end, trains.left_tt[0].shape[:1]), slots[0])
+        _, left = sweep(walk(affine_rows), first, (arranged(trains.left_tt), slots))
+    else:
+        slots, left = sweeps
     scale = jnp.asarray(factorials(count, trains.left_end.dtype))
-    last = (residual * scale[:, None]).T[:, :, None] * trains.right_end[None, None, :]
+    right_end = pad_to(trains.right_end, trains.right_tt[-1].shape[2:])
+    last = (residual * scale[:, None]).T[:, :, None] * right_end[None, None, :]
     _, right = sweep(
         walk(affine_adjoint_rows), last, (arranged_back(trains.right_tt), slots), reverse=True
     )

@@ -1,5 +1,10 @@
 """How many probes at a time: estimates against what XLA reports, limits, and errors."""
 
+import json
+import os
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +13,7 @@ from sampling_cases import error, tangent, vectors
 
 import memory
 import t3
-from t3._chunk_size import CACHE, resolve_chunk_size
+from t3._chunk_size import CACHE, FULL_RATE, resolve_chunk_size
 
 SIZES = {
     "mode_shapes": (20, 30, 20),
@@ -59,7 +64,7 @@ def test_budget_is_kept_by_the_compiled_program():
 
 
 def test_auto_works_inside_jit_and_takes_the_cache_sized_chunk(rng):
-    shape, count, order = (3, 2), 40, 1
+    shape, count, order = (3, 2), 200, 1
     v = tangent(rng, shape, (2, 2), (2, 2), (1, 2, 1), (1, 2, 1))
     ww, pp = vectors(rng, shape, (count,)), vectors(rng, shape, (count,))
     residual = v.probe_derivatives(ww, pp, order)
@@ -67,7 +72,8 @@ def test_auto_works_inside_jit_and_takes_the_cache_sized_chunk(rng):
         assert resolve_chunk_size("auto", v.frame, count, 2, free=True) is None
     with memory.forced("t3.chunk", "cut"):
         size = resolve_chunk_size("auto", v.frame, 10_000_000, 2, free=True)
-        assert 1 <= size < 10_000_000
+        assert FULL_RATE <= size < 10_000_000
+        assert resolve_chunk_size("auto", v.frame, FULL_RATE, 2, free=True) is None
         run = jax.jit(
             lambda r: t3.probe_derivatives_transpose(
                 r, ww, pp, v.frame, order, sum_over_probes=True
@@ -84,6 +90,63 @@ def test_crossover_workload_does_the_same_job_both_ways():
     whole, cut = CACHE.workload(2**15)
     for a, b in zip(*map(jax.tree.leaves, (whole(), cut())), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4 * float(jnp.max(jnp.abs(a))))
+
+
+SHARDED = """
+import json
+import jax, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+import t3
+from t3._chunk_size import resolve_chunk_size
+from t3._probes import vector_probes
+
+shape, ranks, bonds, order, count = (20, 30, 20), (8, 10, 8), (1, 8, 8, 1), 2, 40_000
+mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("a", "b"))
+
+def split(*axes, batch=(count,)):
+    place = NamedSharding(mesh, PartitionSpec(*axes))
+    return [jax.device_put(np.zeros((*batch, n), np.float32), place) for n in shape]
+
+def estimate(n_shards):
+    return t3.estimate_chunk_size(shape, ranks, bonds, order, count, n_shards=n_shards)
+
+x = t3.TuckerTensorTrain.zeros(shape, ranks, bonds)
+chosen = {}
+for name, ww in {
+    "whole": split(), "one axis": split("a"), "two axes": split("a", "b", batch=(200, 200)),
+    "not a probe axis": split(None, "b"), "NumPy": [np.zeros((count, n)) for n in shape],
+}.items():
+    probes = vector_probes(shape, ww, ww, order, 1, np.dtype("float32"))
+    auto = resolve_chunk_size("auto", x, count, order + 1, free=True, n_shards=probes.n_shards)
+    chosen[name] = probes.n_shards, estimate(ww) == estimate(probes.n_shards), auto
+print(json.dumps(chosen))
+"""
+
+
+def test_shards_are_read_from_points_that_are_split_over_devices():
+    done = subprocess.run(
+        [sys.executable, "-c", SHARDED],
+        env={
+            **os.environ,
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        },
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    chosen = json.loads(done.stdout.splitlines()[-1])
+    shards = {name: row[0] for name, row in chosen.items()}
+    assert shards == {
+        "whole": 1,
+        "one axis": 4,
+        "two axes": 8,
+        "not a probe axis": 1,
+        "NumPy": 1,
+    }
+    assert all(row[1] for row in chosen.values())
+    assert all(row[2] is None or row[2] <= 40_000 // row[0] for row in chosen.values())
 
 
 @pytest.mark.parametrize(

@@ -20,18 +20,31 @@ def test_enlarging_changes_little_and_opens_directions(packed, key):
     assert all(float(s[-1]) > 1e-12 * float(s[0]) for s in (*tucker, *train))
 
 
+def split_entries(shape, count):
+    """All entries in random order, the first `count` of them to fit and the others held out."""
+    index = np.stack([axis.ravel() for axis in np.indices(shape)])
+    index = index[:, np.random.default_rng(0).permutation(index.shape[1])]
+    return index[:, :count], index[:, count:]
+
+
+def grow(shape, train, held, values, **options):
+    """Ranks grown from one; `values` gives the measured entries."""
+    return t3.fit_growing_ranks(
+        t3.TuckerTensorTrain.zeros(shape, (1,) * 3, (1,) * 4),
+        t3.Entries(train),
+        values(train),
+        validation=(t3.Entries(held), values(held)),
+        **options,
+    )
+
+
 def test_finds_the_ranks_of_exact_data(key):
     shape = (5, 6, 4)
     truth = t3.TuckerTensorTrain.random(key, shape, (2, 2, 2), (1, 2, 2, 1))
-    rng = np.random.default_rng(0)
-    index = np.stack([axis.ravel() for axis in np.indices(shape)])
-    index = index[:, rng.permutation(index.shape[1])]
-    train, held = index[:, :90], index[:, 90:]
-    found = t3.fit_growing_ranks(
-        t3.TuckerTensorTrain.zeros(shape, (1, 1, 1), (1, 1, 1, 1)),
-        t3.Entries(train),
-        truth.entries(train),
-        validation=(t3.Entries(held), truth.entries(held)),
+    found = grow(
+        shape,
+        *split_entries(shape, 90),
+        truth.entries,
         max_ranks=((2, 2, 2), (1, 2, 2, 1)),
         gradient_tolerance=1e-10,
         patience=20,
@@ -45,19 +58,9 @@ def test_finds_the_ranks_of_exact_data(key):
 def test_stops_when_validation_stops_falling(key):
     # Data of rank one and noise: more ranks only fit the noise.
     shape = (6, 6, 6)
-    truth = t3.TuckerTensorTrain.random(key, shape, (1, 1, 1), (1, 1, 1, 1))
-    rng = np.random.default_rng(0)
-    index = np.stack([axis.ravel() for axis in np.indices(shape)])
-    index = index[:, rng.permutation(index.shape[1])]
-    data = np.asarray(truth.entries(index))
-    data = data + 0.3 * data.std() * rng.standard_normal(data.size)
-    found = t3.fit_growing_ranks(
-        t3.TuckerTensorTrain.zeros(shape, (1, 1, 1), (1, 1, 1, 1)),
-        t3.Entries(index[:, :110]),
-        data[:110],
-        validation=(t3.Entries(index[:, 110:]), data[110:]),
-        max_steps=15,
-    )
+    truth = t3.TuckerTensorTrain.random(key, shape, (1, 1, 1), (1, 1, 1, 1)).to_dense()
+    noisy = truth + 0.3 * truth.std() * np.random.default_rng(1).standard_normal(shape)
+    found = grow(shape, *split_entries(shape, 110), lambda i: noisy[tuple(i)], max_steps=15)
     assert found.reason == "validation error stopped falling"
     best = int(np.argmin(found.errors))
     assert found.x.tucker_ranks == found.stages[best].x.tucker_ranks

@@ -76,6 +76,30 @@ def test_storage_and_chunks_do_not_matter(truth, start, probes):
         assert float(jnp.linalg.norm((run - runs[0]).ravel())) < 1e-9
 
 
+def test_kept_sweeps_do_not_matter(start, probes, monkeypatch):
+    plain, kept = (t3.fit(start, *probes, max_steps=3, resident=keep) for keep in (False, True))
+    assert float((plain.x - kept.x).norm()) < 1e-12
+    with pytest.raises(ValueError, match="newton_cg|leave it out"):
+        t3.fit(start, *probes, method="adam", resident=True)
+    monkeypatch.setattr("memory.available_bytes", lambda device=None: 1000)
+    with pytest.raises(ValueError, match="1000 B left"):
+        t3.fit(start, *probes, resident=True)
+
+
+def test_checkpoint_holds_the_last_step(tmp_path, start, probes):
+    file = tmp_path / "fit.npz"
+    seen = []
+
+    def watch(record, x):
+        seen.append(t3.FitResult.load(file).step if file.exists() else 0)
+
+    whole = t3.fit(start, *probes, max_steps=4, callback=watch, checkpoint=file)
+    assert seen == [0, 1, 2, 3, 4]
+    back = t3.FitResult.load(file)
+    assert (back.step, back.reason, len(back.history)) == (4, whole.reason, 5)
+    np.testing.assert_array_equal(back.x.to_dense(), whole.x.to_dense())
+
+
 def test_starts_at_zero_and_above_minimal_ranks(truth, probes):
     zero = t3.TuckerTensorTrain.zeros(SHAPE, *RANKS)
     result = t3.fit(zero, *probes, gradient_tolerance=1e-12)

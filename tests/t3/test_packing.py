@@ -90,12 +90,21 @@ def test_equal_values_and_gradients(x, relative_error):
         assert relative_error(a, b) < 1e-9
 
 
-def test_packed_program_does_not_grow_with_modes():
+def rounded(x):
+    ranks = ((2,) * x.ndim, (1, *(2,) * (x.ndim - 1), 1))
+    return x.round(ranks=ranks).norm()
+
+
+def sampled(x):
+    points = jnp.ones((x.ndim, 5, 4), x.dtype)
+    return jnp.sum(x.probe_derivatives(points, points, 2, chunk_size=2))
+
+
+@pytest.mark.parametrize("value", [rounded, sampled])
+def test_packed_program_does_not_grow_with_modes(value):
     def count(d):
         x = t3.TuckerTensorTrain.zeros((4,) * d, (3,) * d, (1, *(3,) * (d - 1), 1)).pack()
-        ranks = ((2,) * d, (1, *(2,) * (d - 1), 1))
-        text = jax.jit(lambda x: jax.grad(lambda z: z.round(ranks=ranks).norm())(x)).lower(x)
-        return text.as_text().count("\n")
+        return jax.jit(jax.grad(value)).lower(x).as_text().count("\n")
 
     # Constants of d numbers stay on one line: the number of operations is what counts.
     assert count(48) <= 1.02 * count(6)

@@ -113,6 +113,7 @@ def test_value_gradient_and_product(name, rng, key, relative_error):
             problem.value_and_gradient("corewise", x, own),
             problem.value_and_gradient("manifold", x, frame),
             problem.gauss_newton_product("manifold", frame, v),
+            problem.gauss_newton_product("manifold", frame, v, problem.sweeps(frame)),
         )
 
     along = t3.T3Tangent.random(jax.random.key(7), frame)
@@ -121,7 +122,7 @@ def test_value_gradient_and_product(name, rng, key, relative_error):
 
     for packed in (False, True):
         args = (x.pack(), frame.pack_variations(v.variations)) if packed else (x, v.variations)
-        have, (value_c, gradient_c), (value_m, gradient_m), have_product = ours(*args)
+        have, (value_c, gradient_c), (value_m, gradient_m), *products = ours(*args)
         for number in (have, value_c, value_m):
             assert relative_error(number, value) < 1e-12
         f = frame.pack() if packed else frame
@@ -132,9 +133,10 @@ def test_value_gradient_and_product(name, rng, key, relative_error):
             assert relative_error(a, b) < 1e-11
         gradient_m = f.unpack_variations(gradient_m)
         assert abs(float(gradient_m.dot(along.variations) - derivative)) < 1e-10 * float(value)
-        have_product = f.unpack_variations(have_product)
-        # Together: single cores may have nothing left after the gauge.
-        assert relative_error(flat(have_product), flat(product)) < 1e-11
+        for have_product in products:
+            # Together: single cores may have nothing left after the gauge.
+            have_product = flat(f.unpack_variations(have_product))
+            assert relative_error(have_product, flat(product)) < 1e-11
 
 
 def test_batch_is_a_part(rng, key, relative_error):

@@ -40,6 +40,15 @@ for summed in (True, False):
     out[f"error {summed}"] = float(error(jax.tree.map(np.asarray, many), one))
     leaf = many.tt[1]
     out[f"split {summed}"] = leaf.sharding.shard_shape(leaf.shape)[0] < leaf.shape[0]
+cut = lambda f, axis: tuple(a.take(np.arange(61), axis) for a in f)
+part = cut(residual, 1), cut(ww, 0), cut(pp, 0)
+one = t3.probe_derivatives_transpose(*part, v.frame, order, sum_over_probes=True)
+many = run(mesh, True, residual=part[0], ww=part[1], pp=part[2])
+out["error uneven"] = float(error(jax.tree.map(np.asarray, many), one))
+try:
+    run(mesh, False, residual=part[0], ww=part[1], pp=part[2])
+except ValueError as refusal:
+    out["refused"] = str(refusal)
 w = packed(v)
 fill = lambda f: jnp.stack([jnp.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, 7 - a.shape[-1])]) for a in f])
 many = run(mesh, True, w.frame, fill(residual), fill(ww), fill(pp))
@@ -61,13 +70,28 @@ for devices in (1, 2, 8):
     fn = lambda r, w, p: run(part, True, residual=r, ww=w, pp=p, size=None)
     scratch.append(memory.compiled_memory(fn, residual, ww, pp).temp_bytes)
 out["scratch"] = scratch
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    # A mesh with explicit axes would not even let the plain function cut across the split.
-    auto = jax.sharding.Mesh(np.array(jax.devices()), ("probes",))
-    w = tuple(jax.device_put(a, NamedSharding(auto, PartitionSpec("probes"))) for a in ww)
-    t3.probe_derivatives_transpose(residual, w, pp, v.frame, order, sum_over_probes=True)
-out["warned"] = any("sharded_probe_derivatives_transpose" in str(w.message) for w in caught)
+# A mesh with explicit axes would not even let the plain functions cut across the split.
+auto = jax.sharding.Mesh(np.array(jax.devices()), ("probes",))
+place = lambda a, *spec: jax.device_put(a, NamedSharding(auto, PartitionSpec(*spec)))
+w = tuple(place(a, "probes") for a in ww)
+index = place(np.zeros((3, count), int), None, "probes")
+x, scalars = v.frame.to_t3(), normal(rng, (1, count))
+total = dict(sum_over_probes=True, chunk_size=None)
+calls = {
+    "probe transpose": lambda: t3.probe_derivatives_transpose(residual, w, pp, v.frame, order, **total),
+    "apply transpose": lambda: t3.apply_derivatives_transpose(scalars, w, None, v.frame, 0, **total),
+    "entries transpose": lambda: t3.entries_derivatives_transpose(scalars, index, None, v.frame, 0, **total),
+    "probe": lambda: t3.probe_derivatives(x, w, None, 0),
+    "apply": lambda: x.apply(w),
+    "entries": lambda: x.entries(index),
+}
+out["warnings"] = {}
+for name, call in calls.items():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call()
+    messages = [str(w.message) for w in caught if w.category is t3.ShardedProbesWarning]
+    out["warnings"][name] = messages
 print(json.dumps(out))
 """
 
@@ -92,7 +116,7 @@ def eight_devices():
 
 
 def test_equal_to_one_device(eight_devices):
-    for what in ("error True", "error False", "error packed"):
+    for what in ("error True", "error False", "error packed", "error uneven"):
         assert eight_devices[what] < 1e-12
     assert eight_devices["split False"] and not eight_devices["split True"]
 
@@ -107,14 +131,30 @@ def test_scratch_of_a_device_falls_with_the_number_of_devices(eight_devices):
     assert eight < two < one
 
 
-def test_probes_split_over_devices_are_noticed(eight_devices):
-    assert eight_devices["warned"]
+@pytest.mark.parametrize(
+    ("function", "remedy"),
+    [
+        ("probe transpose", "sharded_probe_derivatives_transpose"),
+        ("apply transpose", "shard_map"),
+        ("entries transpose", "shard_map"),
+        ("probe", "shard_map"),
+        ("apply", "shard_map"),
+        ("entries", "shard_map"),
+    ],
+)
+def test_probes_split_over_devices_are_noticed(function, remedy, eight_devices):
+    (message,) = eight_devices["warnings"][function]
+    assert remedy in message
 
 
-def test_probes_that_do_not_divide_are_refused(rng):
+def test_kept_results_that_do_not_divide_are_refused(eight_devices):
+    assert "Append 3 probes whose residual is zero" in eight_devices["refused"]
+
+
+def test_probes_without_an_axis_are_refused(rng):
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("probes",))
     v = tangent(rng, (3,), (2,), (2,), (1, 1), (1, 1))
-    with pytest.raises(ValueError, match="residual is zero"):
+    with pytest.raises(ValueError, match="must have a probe axis"):
         t3.sharded_probe_derivatives_transpose(
             [normal(rng, (1, 3))],
             vectors(rng, (3,), ()),

@@ -216,6 +216,19 @@ def test_few_probes(batch, rng):
             np.testing.assert_allclose(s, k.reshape(-1, *like.shape).sum(0), rtol=1e-12, atol=1e-12)
 
 
+def test_numpy_inputs_and_mixed_precision(rng):
+    shape, batch = (3, 2), (3,)
+    frame = tangent(rng, shape, (2, 2), (2, 2), (1, 2, 1), (1, 2, 1), np.float32).frame
+    ww = [rng.standard_normal((*batch, n)) for n in shape]
+    residual = [rng.standard_normal((2, *batch, n)) for n in shape]
+    wide = t3.probe_derivatives_transpose(residual, ww, ww, frame, 1)
+    residual, ww = ([a.astype(np.float32) for a in family] for family in (residual, ww))
+    narrow = t3.probe_derivatives_transpose(residual, ww, ww, frame, 1)
+    assert {leaf.dtype for leaf in jax.tree.leaves(wide)} == {np.dtype("float64")}
+    assert {leaf.dtype for leaf in jax.tree.leaves(narrow)} == {np.dtype("float32")}
+    assert error(jax.tree.map(lambda a: a.astype(np.float64), narrow), wide) < 1e-5
+
+
 def test_orders_above_the_degree_do_not_matter(rng):
     shape, batch = (3, 2), (2,)
     v = tangent(rng, shape, (2, 2), (2, 2), (1, 2, 1), (1, 2, 1))

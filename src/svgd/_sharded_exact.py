@@ -1,0 +1,224 @@
+"""The exact sum on many devices: each sums over all sources at its own share of the targets.
+
+Everything here runs on one device inside `jax.shard_map`, on its rows of arrays split along the
+first axis. Sources are gathered once and then read like those of a single device; or they go round a
+ring, so that a device holds its own rows and one other device's at a time.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from kernels import RadialKernel
+from kernels._pairwise import tile_sizes
+from kernels._tiles import MAX_UNROLLED, Block, as_rows, backward_tile, dot, forward_tile
+from kernels._wide import WidePairs
+from memory import map_concat, map_sum
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """How particles are split.
+
+    Attributes:
+        axis: the mesh axis.
+        devices: along it.
+        count: particles of all devices together, without padding at the end of the last ones.
+        ring: whether sources go round instead of being gathered.
+    """
+
+    axis: str
+    devices: int
+    count: int
+    ring: bool
+
+    def gathered(self, rows: Array) -> Array:
+        """The rows of all devices, without the padding."""
+        return lax.all_gather(rows, self.axis, tiled=True)[: self.count]
+
+    def places(self, rows: Array) -> Array:
+        """The places of this device's rows among all."""
+        size = rows.shape[0]
+        first = lax.axis_index(self.axis).astype(jnp.int32) * size
+        return first + jnp.arange(size, dtype=jnp.int32)
+
+
+def stein_sum_at_share(
+    kernel: RadialKernel,
+    particles: Float[Array, "m d"],
+    scores: Float[Array, "m d"],
+    share: Share,
+) -> Float[Array, "m d"]:
+    """`kernels.stein_sum` over the particles of all devices, at those of this one.
+
+    Cost: O(n m d) operations. Memory of the gathered sources, or twice that of its own, and a few
+    tiles. The backward pass costs twice the forward and sends once more what the forward does.
+    """
+    scaled = kernel.scale_gradient(scores)
+    x, rate = _coordinates(kernel, particles, share)
+    others = _sum(type(kernel).weights, share, x, rate, scaled)
+    # A particle's own score stays unscaled, as in `kernels.stein_sum`.
+    return scores + kernel.unscale_gradient(others)
+
+
+def _coordinates(kernel, particles, share):
+    """Coordinates x and rates such that z = x * rate: see `kernels._pairwise`."""
+    if kernel.metric is None:
+        return particles, kernel.rates(particles.shape[1], particles.dtype)
+    fixed = lax.stop_gradient(particles)
+    mean = lax.pmean(jnp.mean(fixed, axis=0), share.axis)
+    distance = jnp.sum((fixed - mean[None, :]) ** 2, axis=1)
+    nearest = lax.all_gather(fixed[jnp.argmin(distance)], share.axis)
+    centre = nearest[jnp.argmin(lax.all_gather(jnp.min(distance), share.axis))]
+    rate = jnp.ones(particles.shape[1], particles.dtype)
+    return kernel.scale(particles - centre[None, :]), rate
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _sum(weights: Callable, share: Share, x, rate, charges):
+    one = _wide_forward if x.shape[1] > MAX_UNROLLED else _narrow_forward
+    return _over_sources(share, partial(one, weights, rate), (x, charges))
+
+
+def _sum_forward(weights, share, x, rate, charges):
+    return _sum(weights, share, x, rate, charges), (x, rate, charges)
+
+
+def _sum_backward(weights, share, residuals, cotangent):
+    x, rate, charges = residuals
+    one = _wide_backward if x.shape[1] > MAX_UNROLLED else _narrow_backward
+    # A pair's part is symmetric, so what reaches a particle as a source is summed at it as a target.
+    dz, dq = _over_sources(share, partial(one, weights, rate), (x, charges, cotangent))
+    # Padding is a target only.
+    dz = jnp.where((share.places(x) < share.count)[:, None], dz, 0)
+    # The dz of all particles sum to zero, so any centre serves that is the same on all devices.
+    centre = lax.pmean(x[0], share.axis)
+    return dz * rate[None, :], jnp.sum(dz * (x - centre[None, :]), axis=0), dq
+
+
+_sum.defvjp(_sum_forward, _sum_backward)
+
+
+def _over_sources(share, one, rows):
+    """`one(targets, sources)`, summed over the sources of all devices; rows are x, charges, .."""
+    targets = (*rows, share.places(rows[0]))
+    if not share.ring:
+        sources = jax.tree.map(share.gathered, rows)
+        return one(targets, (*sources, jnp.arange(share.count, dtype=jnp.int32)))
+    to_next = [(k, (k + 1) % share.devices) for k in range(share.devices)]
+
+    def step(carry, _):
+        visiting, total = carry
+        visiting = jax.tree.map(lambda leaf: lax.ppermute(leaf, share.axis, to_next), visiting)
+        return (visiting, jax.tree.map(jnp.add, total, one(targets, visiting))), None
+
+    start = (targets, one(targets, targets))
+    return lax.scan(step, start, length=share.devices - 1)[0][1]
+
+
+# -------------------------------------------------------------------------- few dimensions: tiles
+
+
+def _narrow_forward(weights, rate, targets, sources):
+    def tile(target, source):
+        return forward_tile(weights, True, target, source, rate)
+
+    return _over_tiles(tile, targets, sources)
+
+
+def _narrow_backward(weights, rate, targets, sources):
+    def tile(target, source):
+        return backward_tile(weights, True, target, source, rate)
+
+    return _over_tiles(tile, targets, sources)
+
+
+def _over_tiles(tile, targets, sources):
+    rows, columns = tile_sizes(targets[0].shape[1])
+
+    def sum_at(rows):
+        target = _block(rows)
+        sums = map_sum(lambda s: tile(target, _block(s)), sources, chunk_size=columns)
+        return jax.tree.map(jnp.transpose, sums)
+
+    return map_concat(sum_at, targets, chunk_size=rows)
+
+
+def _block(rows) -> Block:
+    x, q, *a, places = rows
+    return Block(as_rows(x), as_rows(q), as_rows(a[0]) if a else None, places)
+
+
+# -------------------------------------------------------------------------- many: matrix products
+
+
+def _wide_forward(weights, rate, targets, sources):
+    pairs, targets, sources = _wide_pairs(rate, targets, sources)
+
+    def tile(target, source):
+        (*t, _), (*s, q) = target, source
+        compact = pairs.compact(t[1])
+        f, slope, _ = weights(pairs.squared_distances(compact, t, s))
+        return dot(f, q) + pairs.differences_sum(compact, slope, t, s)
+
+    return _over_wide_tiles(tile, targets, sources)
+
+
+def _wide_backward(weights, rate, targets, sources):
+    pairs, targets, sources = _wide_pairs(rate, targets, sources)
+
+    def tile(target, source):
+        (*t, qt, at), (*s, qs, as_) = target, source
+        compact = pairs.compact(t[1], s[1])
+        f, slope, curvature = weights(pairs.squared_distances(compact, t, s))
+
+        def expanded_work():
+            own_t, own_s = jnp.sum(at * t[0], axis=1), jnp.sum(as_ * s[0], axis=1)
+            return own_t[:, None] + own_s[None, :] - dot(at, s[0].T) - dot(t[0], as_.T)
+
+        def looped_work():
+            rows, columns = at.T, as_.T
+            return pairs.over_dimensions(
+                t[2],
+                s[2],
+                lambda k, difference: (rows[k][:, None] - columns[k][None, :]) * difference,
+            )
+
+        work = lax.cond(compact, expanded_work, looped_work)
+        w = -slope * (dot(at, qs.T) + dot(qt, as_.T)) - curvature * work
+        dz = pairs.differences_sum(compact, w, t, s)
+        return dz + at * jnp.sum(slope, axis=1)[:, None] - dot(slope, as_), dot(f, as_)
+
+    return _over_wide_tiles(tile, targets, sources)
+
+
+def _wide_pairs(rate, targets, sources):
+    """The distances of all pairs, and the rows (z, norm, place, charges, ..) of both sides."""
+    size = targets[0].shape[0]
+    pairs = WidePairs(jnp.concatenate([targets[0], sources[0]]), rate)
+    # A target that is among the sources carries the place that it has there, and so leaves itself out.
+    place = targets[-1] - sources[-1][0]
+    among = (place >= 0) & (place < sources[0].shape[0])
+    here = jnp.arange(size, dtype=jnp.int32)
+    there = size + jnp.arange(sources[0].shape[0], dtype=jnp.int32)
+    targets = (
+        pairs.z[:size],
+        pairs.norm[:size],
+        jnp.where(among, size + place, here),
+        *targets[1:-1],
+    )
+    return pairs, targets, (pairs.z[size:], pairs.norm[size:], there, *sources[1:-1])
+
+
+def _over_wide_tiles(tile, targets, sources):
+    rows, columns = tile_sizes(targets[0].shape[1])
+
+    def sum_at(target):
+        return map_sum(lambda source: tile(target, source), sources, chunk_size=columns)
+
+    return map_concat(sum_at, targets, chunk_size=rows)

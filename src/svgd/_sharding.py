@@ -1,0 +1,185 @@
+"""The Stein update over many devices: particles are split over one axis of a mesh."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Float, PyTree
+
+import memory
+from svgd._partition import Partition
+from svgd._sharded_exact import Share, stein_sum_at_share
+from svgd._sharded_tree import cells_at_share, padded, pairs_at_share, split_blocks, split_pairs
+
+SOURCES = memory.register(
+    memory.Crossover(
+        name="svgd.sources",
+        threshold=float(2**30),
+        unit="bytes of gathered sources",
+        below="gathered",
+        above="ring",
+        evidence="a bound on memory, not a time: what all particles and scores may take on each "
+        "device beside its own",
+    )
+)
+
+
+def mesh_axis(mesh: Mesh, axis: str | None) -> str:
+    """The mesh axis to split over: the one named, or the only one.
+
+    Raises:
+        ValueError: when the mesh has no such axis, or several and none is named.
+        TypeError: when it is no mesh.
+    """
+    if not isinstance(mesh, Mesh):
+        raise TypeError(
+            f"mesh must be a jax.sharding.Mesh, got {type(mesh).__name__}: make one with "
+            'jax.make_mesh((number of devices,), ("particles",))'
+        )
+    names = mesh.axis_names
+    if axis is None:
+        if len(names) != 1:
+            raise ValueError(f"the mesh has the axes {names}: say which one with axis=")
+        axis = str(names[0])
+    if axis not in names:
+        raise ValueError(f"the mesh has no axis {axis!r}, only {names}")
+    return axis
+
+
+def check_divides(count: int, mesh: Mesh, axis: str, what: str) -> None:
+    """Raises ValueError, with the nearest counts that do, unless `count` divides over the devices."""
+    devices = mesh.shape[axis]
+    if count % devices:
+        fewer, more = count // devices * devices, -(-count // devices) * devices
+        choices = f"{fewer} or {more}" if fewer else f"{more}"
+        raise ValueError(
+            f"{what}: {count} particles do not divide over the {devices} devices of mesh axis "
+            f"{axis!r}; take {choices}"
+        )
+
+
+def share_of(
+    particles: Float[Array, "n d"], partition: Partition | None, mesh: Mesh, axis: str
+) -> Share:
+    """How an update splits these particles: whether their sources go round a ring, above all.
+
+    Chosen here and not in the compiled function, whose cache does not know what is forced.
+    """
+    n, devices = particles.shape[0], mesh.shape[axis]
+    exact = partition is None or partition.sums == "exact"
+    gathered_bytes = 2 * particles.size * particles.dtype.itemsize
+    share = Share(axis, devices, n, exact and SOURCES.choose(gathered_bytes) == SOURCES.above)
+    if share.ring:
+        check_divides(n, mesh, axis, "sources cannot go round a ring")
+    return share
+
+
+def sharded_direction(
+    update,
+    particles: Float[Array, "n d"],
+    scores: Float[Array, "n d"],
+    partition: Partition | None,
+    mesh: Mesh,
+    share: Share,
+) -> Float[Array, "n d"]:
+    """The update direction, each device's share of the rows on that device.
+
+    Exact: targets are split, and sources gathered or passed round a ring, by their bytes. Over cells:
+    blocks of particles are split, so that each device sums its share up to moments and evaluates the
+    field in its share of the cells; the moments are summed over devices. Pairs: the list is split.
+    """
+    axis, devices, n = share.axis, share.devices, share.count
+    exact = partition is None or partition.sums == "exact"
+    size = -(-n // devices) * devices
+    split, whole = PartitionSpec(axis), PartitionSpec()
+    parts = None
+    if not exact:
+        cells = partition.cells
+        if cells is not None:
+            parts = split_blocks(cells.blocks, cells.middle.shape[0], devices)
+            # What is split isn't needed whole.
+            partition = eqx.tree_at(
+                lambda p: p.cells.blocks, partition, None, is_leaf=lambda leaf: leaf is None
+            )
+        else:
+            parts = split_pairs(partition.pairs, devices)
+
+    def local(kernel, particles, scores, partition, parts):
+        if exact:
+            return stein_sum_at_share(kernel, particles, scores, share) / n
+        z = kernel.scale(particles - partition.origin.astype(particles.dtype)[None, :])
+        if size != n:
+            # Padding takes part in no sum, so nothing may come back from it.
+            z = jnp.where((share.places(z) < n)[:, None], z, 0)
+        scaled = kernel.scale_gradient(scores)
+        if partition.sums == "cells":
+            total = cells_at_share(partition.cells, parts, z, scaled, axis)
+        else:
+            total = pairs_at_share(
+                type(kernel).weights,
+                partition.pairs,
+                parts,
+                z,
+                scaled,
+                update.chunk_pairs,
+                axis,
+            )
+        return kernel.unscale_gradient(total) / n
+
+    specs = (whole, split, split, whole, split)
+    arguments = (
+        update.kernel,
+        padded(particles, size, 0),
+        padded(scores, size, 0),
+        None if exact else partition,
+        parts,
+    )
+    if AxisType.Explicit in mesh.axis_types:
+        # Types of such a mesh say where arrays are; shard_map wants them to say what it does.
+        arguments = tuple(
+            jax.tree.map(
+                lambda a, s=spec: jax.sharding.reshard(a, NamedSharding(mesh, s)), argument
+            )
+            for argument, spec in zip(arguments, specs, strict=True)
+        )
+    # Only rows of their own leave a device, so there is no replication to be checked.
+    run = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False)
+    phi = run(*arguments)
+    if size != n and AxisType.Explicit in mesh.axis_types:
+        phi = jax.sharding.reshard(phi, NamedSharding(mesh, whole))
+    return phi[:n]
+
+
+def place_rows(rows: Array, mesh: Mesh, axis: str) -> Array:
+    """Rows that are not traced, on their devices: split where they divide, else on all of them."""
+    if isinstance(rows, jax.core.Tracer):
+        return rows
+    spec = PartitionSpec(axis) if rows.shape[0] % mesh.shape[axis] == 0 else PartitionSpec()
+    return jax.device_put(rows, NamedSharding(mesh, spec))
+
+
+def place_particles(particles: PyTree, mesh: Mesh, axis: str) -> PyTree:
+    """Particles as the user gives them, with JAX arrays on the devices; others stay as they are."""
+
+    def place(leaf):
+        return place_rows(leaf, mesh, axis) if isinstance(leaf, jax.Array) and leaf.ndim else leaf
+
+    return jax.tree.map(place, particles)
+
+
+def place_state(state: PyTree, shape: tuple[int, ...], mesh: Mesh, axis: str) -> PyTree:
+    """A sampler's state on the devices: arrays of the points' shape split, all others on each."""
+
+    def place(leaf):
+        if not eqx.is_array(leaf) and not isinstance(leaf, np.ndarray):
+            return leaf
+        spec = PartitionSpec(axis) if leaf.shape == shape else PartitionSpec()
+        return jax.device_put(jnp.asarray(leaf), NamedSharding(mesh, spec))
+
+    return jax.tree.map(place, state)
+
+
+def automatic(mesh: Mesh) -> Mesh:
+    """The same devices and axes, with the placement of arrays left to the compiler."""
+    return Mesh(mesh.devices, mesh.axis_names)
