@@ -223,7 +223,8 @@ def calibrate(
     the faster one changes; each is warmed up first (so compilation is not timed), each run is
     waited for, and the two take turns so that a busy moment hits both. The threshold is where the
     two times meet, interpolated on log axes. If they do not meet within 2^10 either way or within
-    the time given, the threshold is put just beyond the sizes that were tried.
+    the time given, the threshold is put just beyond the sizes that were tried, or left at a shipped
+    one further out.
 
     The result is used at once and is kept, for this kind of device, processor and JAX version, in
     a file in the user's cache folder (`STEINTRAIN_CACHE_DIR` moves it). A folder that cannot be
@@ -256,6 +257,9 @@ def calibrate(
         threshold, table = find_crossing(
             workload, start=int(start), seconds=seconds, repeats=operator.index(repeats)
         )
+        if threshold > max(size for size, *_ in table):
+            # Nothing was seen to speak against a crossing further out.
+            threshold = max(threshold, shipped)
         measured[crossover.name] = _file.Measured(threshold=threshold, table=table)
     _file.keep(measured)
     return crossovers()

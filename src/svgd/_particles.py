@@ -94,11 +94,29 @@ def lay_out(particles: PyTree) -> tuple[ParticleLayout, Float[Array, "n d"]]:
             f"the leaves of the particles have different dtypes, {sorted(dtypes)}: cast them to one"
         )
     for leaf in leaves:
-        if not isinstance(leaf, jax.core.Tracer) and not np.isfinite(np.asarray(leaf)).all():
-            bad = int(np.sum(~np.isfinite(np.asarray(leaf)).reshape(leaf.shape[0], -1).all(1)))
+        if isinstance(leaf, jax.core.Tracer) or sum_is_finite(leaf):
+            continue
+        bad = int(np.sum(~np.isfinite(np.asarray(leaf)).reshape(leaf.shape[0], -1).all(1)))
+        if bad:
             raise ValueError(f"{bad} of {leaf.shape[0]} particles hold NaN or infinity")
     layout = ParticleLayout(treedef, tuple(shape[1:] for shape in shapes))
     return layout, layout.ravel(treedef.unflatten(leaves))
+
+
+def sum_is_finite(rows: Array) -> bool:
+    """True unless an entry is not finite, or the sum overflows: one pass over concrete values."""
+    if rows.is_fully_addressable and _in_host_memory(rows):
+        # Read in place, without a program for every shape.
+        with np.errstate(invalid="ignore", over="ignore"):
+            return bool(np.isfinite(np.sum(np.asarray(rows))))
+    # On the device, without a copy; at once even where concrete rows are closed over by a function
+    # that is being traced.
+    with jax.ensure_compile_time_eval():
+        return bool(jnp.isfinite(jnp.sum(rows)))
+
+
+def _in_host_memory(rows: Array) -> bool:
+    return all(device.platform == "cpu" for device in rows.devices())
 
 
 def _as_float(leaf: Any) -> Array:

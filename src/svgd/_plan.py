@@ -14,22 +14,26 @@ from kernels import _proxies as proxies
 #     slot        one particle into its block and back
 #     weight      one interpolation weight of one particle
 #     moment      one moment of one particle and channel, up or down
-#     sweep       one multiply-add of a sweep
+#     sweep       one value of a cell and channel, read by a neighbour
 #     call        dispatch of the compiled update and of the host's part, once
-# Fitted to n = 1e6, d = 3, h = 0.1, seconds of a sum by p, reach and cells: 6, 2, 27726 1.19;
-# 7, 2, 15746 1.25; 8, 2, 8813 0.80; 9, 1, 6019 0.87; 5, 3, 68719 2.1; and to h = 0.5: 4, 3, 2148 0.10.
+# Fitted to n = 1e6, d = 3, h = 0.1, tolerance 2e-3, seconds by p and reach: the sweeps 6, 2 0.71; 7, 2
+# 0.85; 8, 2 0.48; 9, 1 0.43; 10, 1 0.42; 12, 1 0.36; up and down 0.39, 0.48, 0.32, 0.51, 0.58, 0.61.
 UNIT_SECONDS = {
     "pair": 0.37e-9,
     "tile_pair": 0.6e-9,
-    "slot": 12e-9,
-    "weight": 0.35e-9,
-    "moment": 0.012e-9,
-    "sweep": 0.4e-9,
+    "slot": 16e-9,
+    "weight": 0.8e-9,
+    "moment": 0.04e-9,
+    "sweep": 2.7e-9,
     "cell": 2e-6,
     "call": 1e-3,
 }
 # float64 has half the lanes of float32, and a slower exponential.
 _DOUBLE = {"pair": 2.5, "tile_pair": 3.0}
+
+# Rows of whole vector registers.
+_ALIGNED = 8
+_ALIGNED_SHARE = 0.7
 
 # The part of the tolerance at which a Gaussian is dropped. Dropped tails all have the same sign and
 # add up, while interpolation errors alternate: at equal size they disturb the update ten times as
@@ -99,12 +103,11 @@ def cells_seconds(plan_count, reach, gaussians, cells, n, dimension, dtype) -> f
     p, d = plan_count, dimension
     wide, narrow = (d + 1) // 2, d // 2
     weights = 2 * p**wide + (2 * d + 1) * p**narrow + 2 * d * p
-    particle = (
-        unit_seconds("slot", dtype)
-        + weights * unit_seconds("weight", dtype)
-        + (2 * d + 1) * p**d * unit_seconds("moment", dtype)
+    share = _ALIGNED_SHARE if p % _ALIGNED == 0 else 1.0
+    particle = unit_seconds("slot", dtype) + share * (
+        weights * unit_seconds("weight", dtype) + (2 * d + 1) * p**d * unit_seconds("moment", dtype)
     )
-    sweep = 2 * (2 * reach + 1) * d * (d + 1) * p ** (d + 1) * unit_seconds("sweep", dtype) / 2
+    sweep = share * (2 * reach + 1) * d * (d + 1) * p**d * unit_seconds("sweep", dtype)
     # Blocks are padded: each cell costs about half a block of the smallest size.
     per_cell = gaussians * sweep + unit_seconds("cell", dtype) + 8 * particle
     return 3 * unit_seconds("call", dtype) + n * particle + cells * per_cell

@@ -17,10 +17,18 @@ import kernels
 from svgd import _whitening
 from svgd._bandwidth import whitened_bandwidth
 from svgd._particles import lay_out
-from svgd._sharding import automatic, check_divides, mesh_axis, place_particles, place_state
+from svgd._sharded_exact import Share
+from svgd._sharding import (
+    automatic,
+    check_divides,
+    mesh_axis,
+    place_particles,
+    place_state,
+    share_of,
+)
 from svgd._state import SVGDState, non_finite, typed
 from svgd._target import Target, as_target
-from svgd._update import SteinUpdate
+from svgd._update import SteinUpdate, direction, partition_for
 
 # Steps between two looks from Python: for the progress bar, the callback and interrupts. A block is
 # one call of a compiled loop whose length is an argument, so its size costs no compilation.
@@ -115,7 +123,10 @@ class SVGD(eqx.Module):
         split = _split(mesh, axis)
         if split is not None:
             check_divides(len(state.points), *split, "a step on a mesh splits its particles")
-        return self._step(target, state, partition, rewhiten_every, split)
+        partition = partition_for(self._update_for(state.points), state.points, partition)
+        return self._step(
+            target, state, partition, rewhiten_every, *_shared(state, partition, split)
+        )
 
     def run(
         self,
@@ -226,19 +237,18 @@ class SVGD(eqx.Module):
         bandwidth = np.asarray(whitened_bandwidth(n, d), points.dtype)
         return SteinUpdate(kernels.Gaussian(bandwidth))
 
-    def _step(self, target, state, partition, rewhiten_every, split) -> SVGDState:
+    def _step(self, target, state, partition, rewhiten_every, mesh, share) -> SVGDState:
         key, subkey = (None, None) if state.key is None else jax.random.split(state.key)
         particles = state.whitening.unwhiten(state.points)
         scores = state.whitening.whiten_score(target.score(particles, subkey))
         update = self._update_for(state.points)
-        mesh, axis = (None, None) if split is None else split
-        direction = update(state.points, scores, partition, mesh=mesh, axis=axis)
+        phi = direction(update, state.points, scores, partition, mesh, share)
         # Optimisers mix their counters with floats, which strict promotion refuses.
         with jax.numpy_dtype_promotion("standard"):
-            change, opt_state = self._optimizer.update(-direction, state.opt_state, state.points)
+            change, opt_state = self._optimizer.update(-phi, state.opt_state, state.points)
         points = optax.apply_updates(state.points, change)
-        if split is not None:
-            rows = NamedSharding(mesh, PartitionSpec(axis))
+        if share is not None:
+            rows = NamedSharding(mesh, PartitionSpec(share.axis))
             points = jax.lax.with_sharding_constraint(points, rows)
         step = state.step + 1
         whitening = state.whitening
@@ -286,7 +296,9 @@ class SVGD(eqx.Module):
                 if partition.sums != "exact":
                     part = min(length, rebuild_every - int(state.step) % rebuild_every)
             count = jax.device_put(np.int32(part))
-            state, finite = _advance(self, target, state, partition, count, rewhiten_every, split)
+            # Chosen here: a compiled loop would keep the choice that it was traced with.
+            shared = _shared(state, partition, split)
+            state, finite = _advance(self, target, state, partition, count, rewhiten_every, *shared)
             if not bool(finite):
                 raise non_finite(target, state)
             length -= part
@@ -301,6 +313,13 @@ def _split(mesh, axis) -> tuple[Mesh, str] | None:
         return None
     axis = mesh_axis(mesh, axis)
     return automatic(mesh), axis
+
+
+def _shared(state, partition, split) -> tuple[Mesh | None, Share | None]:
+    """The mesh and how an update splits the state's points over it; None twice on one device."""
+    if split is None:
+        return None, None
+    return split[0], share_of(state.points, partition, *split)
 
 
 def _on(split: tuple[Mesh, str] | None):
@@ -323,13 +342,14 @@ def _advance(
     partition: Any,
     length: Array,
     rewhiten_every: int,
-    split: tuple[Mesh, str] | None,
+    mesh: Mesh | None,
+    share: Share | None,
 ) -> tuple[SVGDState, Bool[Array, ""]]:
     """`length` steps, or fewer: it stops before the first whose particles are not finite."""
 
     def advance(carry):
         left, state, _ = carry
-        new = sampler._step(target, state, partition, rewhiten_every, split)
+        new = sampler._step(target, state, partition, rewhiten_every, mesh, share)
         finite = jnp.all(jnp.isfinite(new.points))
         kept = jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, state)
         return left - 1, kept, finite

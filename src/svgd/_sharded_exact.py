@@ -81,7 +81,7 @@ def _coordinates(kernel, particles, share):
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _sum(weights: Callable, share: Share, x, rate, charges):
-    one = _wide_forward if x.shape[1] > MAX_UNROLLED else _narrow_forward
+    one = _wide_forward if x.shape[1] > MAX_UNROLLED else partial(_over_tiles, forward_tile)
     return _over_sources(share, partial(one, weights, rate), (x, charges))
 
 
@@ -91,7 +91,7 @@ def _sum_forward(weights, share, x, rate, charges):
 
 def _sum_backward(weights, share, residuals, cotangent):
     x, rate, charges = residuals
-    one = _wide_backward if x.shape[1] > MAX_UNROLLED else _narrow_backward
+    one = _wide_backward if x.shape[1] > MAX_UNROLLED else partial(_over_tiles, backward_tile)
     # A pair's part is symmetric, so what reaches a particle as a source is summed at it as a target.
     dz, dq = _over_sources(share, partial(one, weights, rate), (x, charges, cotangent))
     # Padding is a target only.
@@ -110,6 +110,8 @@ def _over_sources(share, one, rows):
     if not share.ring:
         sources = jax.tree.map(share.gathered, rows)
         return one(targets, (*sources, jnp.arange(share.count, dtype=jnp.int32)))
+    # Differentiated once more, the sums would keep every tile.
+    one = jax.checkpoint(one)
     to_next = [(k, (k + 1) % share.devices) for k in range(share.devices)]
 
     def step(carry, _):
@@ -124,29 +126,19 @@ def _over_sources(share, one, rows):
 # -------------------------------------------------------------------------- few dimensions: tiles
 
 
-def _narrow_forward(weights, rate, targets, sources):
-    def tile(target, source):
-        return forward_tile(weights, True, target, source, rate)
-
-    return _over_tiles(tile, targets, sources)
-
-
-def _narrow_backward(weights, rate, targets, sources):
-    def tile(target, source):
-        return backward_tile(weights, True, target, source, rate)
-
-    return _over_tiles(tile, targets, sources)
-
-
-def _over_tiles(tile, targets, sources):
+def _over_tiles(tile, weights, rate, targets, sources):
     rows, columns = tile_sizes(targets[0].shape[1])
 
     def sum_at(rows):
         target = _block(rows)
-        sums = map_sum(lambda s: tile(target, _block(s)), sources, chunk_size=columns)
+
+        def from_sources(rows):
+            return tile(weights, True, target, _block(rows), rate)
+
+        sums = map_sum(from_sources, sources, chunk_size=columns, checkpoint=True)
         return jax.tree.map(jnp.transpose, sums)
 
-    return map_concat(sum_at, targets, chunk_size=rows)
+    return map_concat(sum_at, targets, chunk_size=rows, checkpoint=True)
 
 
 def _block(rows) -> Block:
@@ -219,6 +211,8 @@ def _over_wide_tiles(tile, targets, sources):
     rows, columns = tile_sizes(targets[0].shape[1])
 
     def sum_at(target):
-        return map_sum(lambda source: tile(target, source), sources, chunk_size=columns)
+        return map_sum(
+            lambda source: tile(target, source), sources, chunk_size=columns, checkpoint=True
+        )
 
-    return map_concat(sum_at, targets, chunk_size=rows)
+    return map_concat(sum_at, targets, chunk_size=rows, checkpoint=True)

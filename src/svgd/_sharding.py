@@ -1,5 +1,7 @@
 """The Stein update over many devices: particles are split over one axis of a mesh."""
 
+from functools import partial
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -8,9 +10,10 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, PyTree
 
 import memory
+from memory import mesh_axis as mesh_axis
 from svgd._partition import Partition
 from svgd._sharded_exact import Share, stein_sum_at_share
-from svgd._sharded_tree import cells_at_share, padded, pairs_at_share, split_blocks, split_pairs
+from svgd._sharded_tree import cells_at_share, padded, pairs_at_share, split_partition
 
 SOURCES = memory.register(
     memory.Crossover(
@@ -23,28 +26,6 @@ SOURCES = memory.register(
         "device beside its own",
     )
 )
-
-
-def mesh_axis(mesh: Mesh, axis: str | None) -> str:
-    """The mesh axis to split over: the one named, or the only one.
-
-    Raises:
-        ValueError: when the mesh has no such axis, or several and none is named.
-        TypeError: when it is no mesh.
-    """
-    if not isinstance(mesh, Mesh):
-        raise TypeError(
-            f"mesh must be a jax.sharding.Mesh, got {type(mesh).__name__}: make one with "
-            'jax.make_mesh((number of devices,), ("particles",))'
-        )
-    names = mesh.axis_names
-    if axis is None:
-        if len(names) != 1:
-            raise ValueError(f"the mesh has the axes {names}: say which one with axis=")
-        axis = str(names[0])
-    if axis not in names:
-        raise ValueError(f"the mesh has no axis {axis!r}, only {names}")
-    return axis
 
 
 def check_divides(count: int, mesh: Mesh, axis: str, what: str) -> None:
@@ -93,19 +74,9 @@ def sharded_direction(
     exact = partition is None or partition.sums == "exact"
     size = -(-n // devices) * devices
     split, whole = PartitionSpec(axis), PartitionSpec()
-    parts = None
-    if not exact:
-        cells = partition.cells
-        if cells is not None:
-            parts = split_blocks(cells.blocks, cells.middle.shape[0], devices)
-            # What is split isn't needed whole.
-            partition = eqx.tree_at(
-                lambda p: p.cells.blocks, partition, None, is_leaf=lambda leaf: leaf is None
-            )
-        else:
-            parts = split_pairs(partition.pairs, devices)
+    partition, parts = (None, whole) if exact else split_partition(partition, devices, axis)
 
-    def local(kernel, particles, scores, partition, parts):
+    def local(kernel, particles, scores, partition):
         if exact:
             return stein_sum_at_share(kernel, particles, scores, share) / n
         z = kernel.scale(particles - partition.origin.astype(particles.dtype)[None, :])
@@ -114,41 +85,43 @@ def sharded_direction(
             z = jnp.where((share.places(z) < n)[:, None], z, 0)
         scaled = kernel.scale_gradient(scores)
         if partition.sums == "cells":
-            total = cells_at_share(partition.cells, parts, z, scaled, axis)
+            total = cells_at_share(partition.cells, z, scaled, axis)
         else:
-            total = pairs_at_share(
-                type(kernel).weights,
-                partition.pairs,
-                parts,
-                z,
-                scaled,
-                update.chunk_pairs,
-                axis,
-            )
+            weights = type(kernel).weights
+            total = pairs_at_share(weights, partition.pairs, z, scaled, update.chunk_pairs, axis)
         return kernel.unscale_gradient(total) / n
 
-    specs = (whole, split, split, whole, split)
+    specs = (whole, split, split, parts)
     arguments = (
         update.kernel,
-        padded(particles, size, 0),
+        _padded_particles(particles, size),
         padded(scores, size, 0),
-        None if exact else partition,
-        parts,
+        partition,
     )
     if AxisType.Explicit in mesh.axis_types:
         # Types of such a mesh say where arrays are; shard_map wants them to say what it does.
-        arguments = tuple(
-            jax.tree.map(
-                lambda a, s=spec: jax.sharding.reshard(a, NamedSharding(mesh, s)), argument
-            )
-            for argument, spec in zip(arguments, specs, strict=True)
-        )
+        arguments = jax.tree.map(partial(_reshard, mesh), specs, arguments)
     # Only rows of their own leave a device, so there is no replication to be checked.
     run = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False)
     phi = run(*arguments)
     if size != n and AxisType.Explicit in mesh.axis_types:
         phi = jax.sharding.reshard(phi, NamedSharding(mesh, whole))
     return phi[:n]
+
+
+def _padded_particles(particles, length):
+    """Particles with the last one repeated up to `length`.
+
+    Not with zeros, which may lie far from all others: tiles that reach so far are slow.
+    """
+    last = jax.lax.stop_gradient(particles[-1:])
+    missing = length - particles.shape[0]
+    return jnp.concatenate([particles, jnp.repeat(last, missing, axis=0)]) if missing else particles
+
+
+def _reshard(mesh, spec, argument):
+    sharding = NamedSharding(mesh, spec)
+    return jax.tree.map(lambda leaf: jax.sharding.reshard(leaf, sharding), argument)
 
 
 def place_rows(rows: Array, mesh: Mesh, axis: str) -> Array:

@@ -3,8 +3,11 @@
 Both compute y_i = sum_j f s_j + slope (z_i - z_j) over all particles, with scaled scores s.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float
 
 from svgd._blocks import from_slots, take_rows, to_slots
@@ -22,37 +25,46 @@ def sum_over_cells(
     Cost: n p^d (2 d + 1) multiply-adds, and those of the sweeps; memory of the particles in their
     blocks, the moments of blocks and cells, and a few chunks.
     """
-    return _sum_over_cells(sums, z, scores)
+    slots = (to_slots(rows, sums.blocks) for rows in (z, scores))
+    return from_slots(cells_over_slots(None, sums, *slots), sums.blocks)
 
 
-@jax.custom_vjp
-def _sum_over_cells(sums, z, scores):
-    return _cells_forward(sums, z, scores)[0]
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def cells_over_slots(
+    axis: str | None,
+    sums: CellSums,
+    z: Float[Array, "blocks slots d"],
+    scores: Float[Array, "blocks slots d"],
+) -> Float[Array, "blocks slots d"]:
+    """`sum_over_cells` from slots to slots; what padding holds is neither read nor meant.
+
+    Args:
+        axis: of a mesh whose devices each have their own blocks, inside `jax.shard_map`: moments
+            are then summed over it. None where all blocks are here.
+        sums, z, scores: as in `sum_over_cells`.
+    """
+    return _cells_forward(axis, sums, z, scores)[0]
 
 
-def _cells_forward(sums, z, scores):
-    offsets, charges = _in_cells(sums, z, scores)
-    ones = sums.blocks.valid(z.dtype)[:, None, :]
-    moments = _cell_moments(sums, offsets, jnp.concatenate([charges, ones], axis=1))
+def _cells_forward(axis, sums, z, scores):
+    offsets, charges, ones = _in_cells(sums, z, scores)
+    moments = _moments(axis, sums, offsets, jnp.concatenate([charges, ones], axis=1))
     field = _field(moments, sums.levels, sums.count)
     out = block_field(offsets, take_rows(field, sums.blocks.group), **_shape(sums))
-    return from_slots(jnp.swapaxes(out, 1, 2), sums.blocks), (sums, z, scores, field)
+    return jnp.swapaxes(out, 1, 2), (sums, z, scores, field)
 
 
-def _cells_backward(residuals, cotangent):
+def _cells_backward(axis, residuals, cotangent):
     sums, z, scores, field = residuals
-    dimension = z.shape[1]
-    offsets, charges = _in_cells(sums, z, scores)
-    ones = sums.blocks.valid(z.dtype)[:, None, :]
-    arriving = jnp.swapaxes(to_slots(cotangent, sums.blocks), 1, 2) * ones
+    dimension = z.shape[2]
+    offsets, charges, ones = _in_cells(sums, z, scores)
+    arriving = jnp.swapaxes(cotangent, 1, 2) * ones
 
     # The cotangent goes up like charges, back across the lattice, and meets the particles there.
-    back = _cell_moments(sums, offsets, arriving)
+    back = jnp.swapaxes(_moments(axis, sums, offsets, arriving), 1, 2)
     # The field is linear in the moments, so its transpose does not depend on where it is taken.
     zeros = jnp.zeros((field.shape[0], field.shape[2], dimension + 1), field.dtype)
-    (back,) = jax.vjp(lambda m: _field(m, sums.levels, sums.count), zeros)[1](
-        jnp.swapaxes(back, 1, 2)
-    )
+    (back,) = jax.vjp(lambda m: _field(m, sums.levels, sums.count), zeros)[1](back)
     both = jnp.concatenate([back, jnp.swapaxes(field, 1, 2)], axis=2)
     d_offsets, d_charges = block_cotangents(
         offsets,
@@ -61,30 +73,29 @@ def _cells_backward(residuals, cotangent):
         kept=dimension,
         **_shape(sums),
     )
-    dz = from_slots(jnp.swapaxes(d_offsets, 1, 2), sums.blocks)
-    return None, dz, from_slots(jnp.swapaxes(d_charges, 1, 2), sums.blocks)
+    return None, jnp.swapaxes(d_offsets, 1, 2), jnp.swapaxes(d_charges, 1, 2)
 
 
-_sum_over_cells.defvjp(_cells_forward, _cells_backward)
+cells_over_slots.defvjp(_cells_forward, _cells_backward)
 
 
 def _in_cells(sums, z, scores):
-    """Offsets from the middles of cells, and scores that are 0 in padding: (blocks, d, slots)."""
-    blocks = sums.blocks
-    middle = take_rows(sums.middle, blocks.group)
-    offsets = jnp.swapaxes(to_slots(z, blocks) - middle[:, None, :], 1, 2)
-    charges = jnp.swapaxes(to_slots(scores, blocks), 1, 2)
-    return offsets, charges * blocks.valid(z.dtype)[:, None, :]
+    """Offsets from the middles of cells, scores that are 0 in padding, and ones that are."""
+    ones = sums.blocks.valid(z.dtype)[:, None, :]
+    middle = take_rows(sums.middle, sums.blocks.group)
+    offsets = jnp.swapaxes(z - middle[:, None, :], 1, 2)
+    return offsets, jnp.swapaxes(scores, 1, 2) * ones, ones
 
 
-def _cell_moments(sums, offsets, charges):
-    return jax.ops.segment_sum(
+def _moments(axis, sums, offsets, charges):
+    own = jax.ops.segment_sum(
         block_moments(offsets, charges, **_shape(sums)),
         sums.blocks.group,
         sums.middle.shape[0],
         indices_are_sorted=True,
         mode="promise_in_bounds",
     )
+    return own if axis is None else lax.psum(own, axis)
 
 
 def _shape(sums):
@@ -111,6 +122,14 @@ def sum_over_pairs(
         z, scores: scaled coordinates and scores.
         chunk: pairs of blocks at a time; None for the default of the backend.
     """
+    # A particle's own term is its score: f(0) = 1, and no repulsion.
+    return scores + pairs_of_others(weights, sums, z, scores, chunk)
+
+
+def pairs_of_others(
+    weights, sums: PairSums, z: Float[Array, "n d"], scores: Float[Array, "n d"], chunk: int | None
+) -> Float[Array, "n d"]:
+    """`sum_over_pairs` without each particle's own term."""
     blocks = sums.blocks
     valid = blocks.valid(z.dtype)
     points = Points(
@@ -124,8 +143,7 @@ def sum_over_pairs(
     if sums.far is not None:
         nodes = _far_nodes(points, sums.far)
         out = out + far_sum(weights, chunk, points, nodes, sums.far.block, sums.far.group)
-    # A particle's own term is its score: f(0) = 1, and no repulsion.
-    return scores + from_slots(jnp.swapaxes(out, 1, 2), blocks)
+    return from_slots(jnp.swapaxes(out, 1, 2), blocks)
 
 
 def _far_nodes(points: Points, far) -> Points:

@@ -12,6 +12,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from kernels import RadialKernel, stein_sum
 from svgd._choose import build_partition
+from svgd._particles import sum_is_finite
 from svgd._partition import Partition
 from svgd._sharded_exact import Share
 from svgd._sharding import mesh_axis, place_rows, sharded_direction, share_of
@@ -185,25 +186,44 @@ class SteinUpdate(eqx.Module):
         elif axis is not None:
             raise ValueError(f"axis={axis!r} names an axis of a mesh: give mesh= as well")
         particles, scores = checked_particles(particles, scores)
-        n = particles.shape[0]
-        if partition is None and self.needs_partition(n):
-            partition = self.partition(particles)
-        if partition is not None and partition.num_particles != n:
-            raise ValueError(
-                f"the partition is of {partition.num_particles} particles, but {n} are given: "
-                "build it from these with update.partition(particles)"
-            )
-        share = None
-        if mesh is not None:
-            share = share_of(particles, partition, mesh, axis)
-            particles, scores = (place_rows(rows, mesh, axis) for rows in (particles, scores))
-        return _direction(self, particles, scores, partition, mesh, share)
+        partition = partition_for(self, particles, partition)
+        share = None if mesh is None else share_of(particles, partition, mesh, axis)
+        return direction(self, particles, scores, partition, mesh, share)
 
     def needs_partition(self, n: int) -> bool:
         """Whether an update of n particles sums over a partition, which it can't build when traced."""
         if self.method == "exact":
             return False
         return self.method == "tree" or n >= ALWAYS_EXACT or self.theta is not None
+
+
+def partition_for(
+    update: SteinUpdate, particles: Float[Array, "n d"], partition: Partition | None
+) -> Partition | None:
+    """The partition given, checked, or one built from concrete particles where one is needed."""
+    n = particles.shape[0]
+    if partition is None and update.needs_partition(n):
+        partition = update.partition(particles)
+    if partition is not None and partition.num_particles != n:
+        raise ValueError(
+            f"the partition is of {partition.num_particles} particles, but {n} are given: "
+            "build it from these with update.partition(particles)"
+        )
+    return partition
+
+
+def direction(
+    update: SteinUpdate,
+    particles: Float[Array, "n d"],
+    scores: Float[Array, "n d"],
+    partition: Partition | None,
+    mesh: Mesh | None,
+    share: Share | None,
+) -> Float[Array, "n d"]:
+    """phi from arguments that are checked; `share` is of `share_of` under a mesh."""
+    if share is not None:
+        particles, scores = (place_rows(rows, mesh, share.axis) for rows in (particles, scores))
+    return _direction(update, particles, scores, partition, mesh, share)
 
 
 # Compiled here too, or a call outside of jit would trace and compile its loops every time.
@@ -268,25 +288,13 @@ def check_finite(name: str, rows: Array) -> None:
     """Raises ValueError that names the first row with NaN or infinity; traced values pass."""
     if isinstance(rows, jax.core.Tracer):
         return
-    if not _sum_is_finite(rows):
+    if not sum_is_finite(rows):
         bad = np.flatnonzero(~np.isfinite(np.asarray(rows)).all(axis=1))
         if bad.size:
             raise ValueError(
                 f"{name} must be finite: {bad.size} of {rows.shape[0]} rows hold NaN or infinity, "
                 f"the first is row {bad[0]}: {np.asarray(rows[bad[0]])}"
             )
-
-
-def _sum_is_finite(rows: Array) -> bool:
-    """True unless an entry is not finite, or the sum overflows: one pass."""
-    if rows.is_fully_addressable and jax.default_backend() == "cpu":
-        # Read in place, without a program for every shape.
-        with np.errstate(invalid="ignore", over="ignore"):
-            return bool(np.isfinite(np.sum(np.asarray(rows))))
-    # On the device, without a copy, and now also where concrete rows are closed over by a function
-    # that is being traced.
-    with jax.ensure_compile_time_eval():
-        return bool(jnp.isfinite(jnp.sum(rows)))
 
 
 def _floating(rows: ArrayLike) -> Array:

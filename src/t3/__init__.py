@@ -7,6 +7,7 @@ from ._fit import fit
 from ._fit_result import FitError, FitResult, Record
 from ._format import TuckerTensorTrain
 from ._frame import T3Frame, T3Variations
+from ._probes import probe_shards
 from ._problem import LeastSquares, least_squares
 from ._ranks import FrameRanks, T3Ranks
 from ._samples import Apply, Entries, Probe
@@ -53,6 +54,7 @@ __all__ = [
     "oracle",
     "probe_derivatives",
     "probe_derivatives_transpose",
+    "probe_shards",
     "probe_transpose",
     "sharded_probe_derivatives_transpose",
 ]

@@ -19,7 +19,6 @@ import numpy as np
 import memory
 
 from . import _transpose_chunks as chunks
-from ._probes import Modes, probe_shards
 from ._ranks import FrameRanks, T3Ranks
 
 ChunkSize = int | np.integer | None | Literal["auto"]
@@ -39,7 +38,7 @@ def estimate_chunk_size(
     *,
     n_tangent: int = 1,
     stack_shape: Sequence[int] = (),
-    n_shards: "int | Modes" = 1,
+    n_shards: int = 1,
     dtype: Any = None,
 ) -> int:
     """Chunk of the probe-derivative transpose whose scratch is comparable to what is resident.
@@ -57,8 +56,8 @@ def estimate_chunk_size(
         n_probes: W over all devices.
         n_tangent: tangents at the frame that are worked on together (by ``jax.vmap``).
         stack_shape: base points that are worked on together (by ``jax.vmap``).
-        n_shards: devices that W is split over; the answer is for one device's share. Or the points
-            `ww` themselves, outside of jit: the number is read from their sharding.
+        n_shards: devices that W is split over; the answer is for one device's share. Of points that
+            are split already: ``n_shards=t3.probe_shards(ww)``.
         dtype: default float32.
 
     Returns:
@@ -68,7 +67,6 @@ def estimate_chunk_size(
         ValueError: sizes of the wrong number, a negative order, n_shards below 1.
     """
     sizes, order, dtype = _checked(mode_shapes, tucker_ranks, tt_ranks, order, dtype)
-    n_shards = _counted(n_shards)
     stacks = n_tangent * int(np.prod(stack_shape, dtype=int))
     local = -(-n_probes // n_shards) if n_shards > 0 else n_probes
     resident = _resident_bytes(sizes, order + 1, local, stacks, dtype)
@@ -87,7 +85,7 @@ def max_chunk_size_within(
     *,
     n_tangent: int = 1,
     stack_shape: Sequence[int] = (),
-    n_shards: "int | Modes" = 1,
+    n_shards: int = 1,
     dtype: Any = None,
 ) -> int:
     """Largest chunk of the probe-derivative transpose whose scratch stays within a budget.
@@ -101,7 +99,6 @@ def max_chunk_size_within(
         ValueError: also when not even one probe fits.
     """
     sizes, order, dtype = _checked(mode_shapes, tucker_ranks, tt_ranks, order, dtype)
-    n_shards = _counted(n_shards)
     stacks = n_tangent * int(np.prod(stack_shape, dtype=int))
     per_probe = stacks * _probe_bytes(sizes, order, dtype)
     size = memory.chunk_size_within(per_probe, target_bytes, n_probes, n_shards)
@@ -161,12 +158,6 @@ def cache_chunk_size(
     if CACHE.choose(n_probes * per_probe) == "whole":
         return n_probes
     return max(1, int(CACHE.active_threshold() // per_probe))
-
-
-def _counted(n_shards: "int | Modes") -> int:
-    if isinstance(n_shards, (int, np.integer)):
-        return int(n_shards)
-    return probe_shards(n_shards)
 
 
 def _checked(mode_shapes, tucker_ranks, tt_ranks, order, dtype):

@@ -142,7 +142,7 @@ def fit(
         axis=axis,
     )
     if resident:
-        check_sweeps_fit(problem, x)
+        check_sweeps_fit(problem, geometry, x)
     held_out = None
     if validation is not None:
         held_out = least_squares(

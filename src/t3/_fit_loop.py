@@ -13,7 +13,7 @@ from . import _first_order, _newton
 from ._fit_result import FitError, FitResult, Record
 from ._format import TuckerTensorTrain
 from ._problem import LeastSquares
-from ._split import to_host
+from ._split import to_this_process
 
 
 class Watch(NamedTuple):
@@ -88,7 +88,7 @@ class Run:
 
     def here(self, tree: Any) -> Any:
         """Arrays that other processes have no part in."""
-        return tree if self.problem.split is None else to_host(tree)
+        return tree if self.problem.split is None else to_this_process(tree)
 
     def result(self, state: FitResult, reason: str) -> FitResult:
         """What the caller gets."""

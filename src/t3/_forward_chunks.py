@@ -4,7 +4,6 @@ Inside, jets are Taylor coefficients. A chunk goes through the whole train befor
 starts, so that nothing but inputs and outputs exists for all probes.
 """
 
-import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -12,7 +11,7 @@ import jax.numpy as jnp
 
 from kernels._jets import affine_rows, convolution_outer, factorials
 
-from ._packing import Cores, is_packed, pad_to, peel, sweep, unpeel
+from ._packing import Cores, apart, has_inner_modes, pad_to, peel, sweep
 from ._walks import (
     arranged,
     arranged_back,
@@ -30,20 +29,15 @@ if TYPE_CHECKING:
     from ._frame import T3Frame, T3Variations
 
 
-def _apart(chunk: Any) -> Any:
-    """Let a chunk function work on packed cores whose first and last modes stand apart."""
-
-    @functools.wraps(chunk)
-    def run(tucker, train, ends, count, points, directions):
-        if is_packed(tucker) and len(tucker) > 2:
-            tucker, points, directions = peel(tucker), peel(points), peel(directions)
-            train = peel(train, ends[0].shape[0], ends[1].shape[0])
-        return unpeel(chunk(tucker, train, ends, count, points, directions))
-
-    return run
+def _peeled(tucker, train, ends, count, points, directions):
+    """The arguments of a tensor's chunk function, packed families peeled."""
+    if has_inner_modes(tucker):
+        tucker, points, directions = peel(tucker), peel(points), peel(directions)
+        train = peel(train, ends[0].shape[0], ends[1].shape[0])
+    return tucker, train, ends, count, points, directions
 
 
-@_apart
+@apart(_peeled)
 def tensor_probe_chunk(tucker: Cores, train: Cores, ends: Any, count: int, points, directions):
     """Probe jets ``(count, w, N_i)`` of a Tucker tensor train for one chunk of probes.
 
@@ -67,7 +61,7 @@ def tensor_probe_chunk(tucker: Cores, train: Cores, ends: Any, count: int, point
     return each_mode(mode, tucker, gathered(train), left, right)
 
 
-@_apart
+@apart(_peeled)
 def tensor_apply_chunk(tucker: Cores, train: Cores, ends: Any, count: int, points, directions):
     """Apply jets ``(count, w)`` of a Tucker tensor train for one chunk of probes."""
     slots = project_modes(tucker, points, directions)
@@ -92,10 +86,10 @@ class FrameSweeps(NamedTuple):
         centre: their product through the down core, ``(count, w, n_i)``; probes only.
     """
 
-    slots: Any
-    left: Any
-    right: Any
-    centre: Any
+    slots: Any = None
+    left: Any = None
+    right: Any = None
+    centre: Any = None
 
 
 def frame_sweeps(frame: "T3Frame", count: int, points, directions, *, free: bool) -> FrameSweeps:
@@ -105,7 +99,7 @@ def frame_sweeps(frame: "T3Frame", count: int, points, directions, *, free: bool
     first = lambda end: first_jet(count, end, slots[0])  # noqa: E731
     _, left = sweep(step, first(frame.left_end), (arranged(frame.left_tt), slots))
     if not free:
-        return FrameSweeps(turned(slots), turned(left), None, None)
+        return FrameSweeps(turned(slots), turned(left))
     back = (arranged_back(frame.right_tt), slots)
     _, right = sweep(step, first(frame.right_end), back, reverse=True)
     centre = each_mode(
@@ -126,7 +120,7 @@ def tangent_probe_chunk(
     sweeps: FrameSweeps | None = None,
 ):
     """Probe jets ``(count, w, N_i)`` of a tangent for one chunk of probes."""
-    kept = sweeps or FrameSweeps(None, None, None, None)
+    kept = sweeps or FrameSweeps()
     slots, both = _tangent_slots(frame, variations, points, directions, kept.slots)
     start = lambda end, size: (  # noqa: E731
         first_jet(count, end, slots[0]),
@@ -183,7 +177,7 @@ def tangent_apply_chunk(
     sweeps: FrameSweeps | None = None,
 ):
     """Apply jets ``(count, w)`` of a tangent for one chunk of probes."""
-    kept = sweeps or FrameSweeps(None, None, None, None)
+    kept = sweeps or FrameSweeps()
     slots, both = _tangent_slots(frame, variations, points, directions, kept.slots)
     source = each_mode(lambda v, o: jnp.concatenate([v, o], 1), variations.tt, frame.down_tt)
     start = (

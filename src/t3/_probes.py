@@ -79,17 +79,24 @@ def common_dtype(*trees: Any) -> np.dtype:
 def probe_shards(points: Modes) -> int:
     """Devices that probes are split over, read from the sharding of arrays that are not traced.
 
+    The number of shares for `estimate_chunk_size`: ``n_shards=t3.probe_shards(ww)``.
+
     Args:
-        points: d arrays ``(*W, N_i)``, or stacked ``(d, *W, N)``.
+        points: d arrays ``(*W, N_i)``, or stacked ``(d, *W, N)``; or integer indices of entries, d
+            arrays ``(*W,)`` or ``(d, *W)``.
+
+    Returns:
+        1 where nothing is split along a probe axis, or nothing is known: NumPy, traced arrays.
     """
     lead = 1 if is_packed(points) else 0
     shards = 1
     for point in [points] if lead else points:
         if isinstance(point, jax.Array) and not isinstance(point, jax.core.Tracer):
-            local = point.sharding.shard_shape(point.shape)[lead:-1]
-            probes = point.shape[lead:-1]
-            if math.prod(local):
-                shards = max(shards, -(-math.prod(probes) // math.prod(local)))
+            trailing = 0 if jnp.issubdtype(point.dtype, jnp.integer) else 1
+            axes = slice(lead, point.ndim - trailing)
+            local = math.prod(point.sharding.shard_shape(point.shape)[axes])
+            if local:
+                shards = max(shards, -(-math.prod(point.shape[axes]) // local))
     return shards
 
 
@@ -145,13 +152,13 @@ def index_probes(
         # Values that lie on devices of other processes are as little known as traced ones.
         concrete = not isinstance(row, jax.core.Tracer)
         concrete = concrete and getattr(row, "is_fully_addressable", True)
-        row = np.asarray(row) if concrete else row
-        if not jnp.issubdtype(row.dtype, jnp.integer):
-            raise ValueError(f"index must hold integers, got {row.dtype} for mode {i}.")
-        if concrete and row.size and not (row.min() >= 0 and row.max() < size):
+        known = np.asarray(row) if concrete else row
+        if not jnp.issubdtype(known.dtype, jnp.integer):
+            raise ValueError(f"index must hold integers, got {known.dtype} for mode {i}.")
+        if concrete and known.size and not (known.min() >= 0 and known.max() < size):
             raise ValueError(
                 f"index of mode {i} must lie in 0 .. {size - 1} (mode size {size}), got values "
-                f"from {row.min()} to {row.max()}."
+                f"from {known.min()} to {known.max()}."
             )
     points = tuple(jnp.asarray(row, jnp.int32) for row in rows)
     batch = _probe_axes("index", points, 0)
@@ -172,6 +179,7 @@ def index_probes(
         _merge_axes(directions, batch, 1) if order else None,
         tuple(shape),
         batch,
+        probe_shards(index),
     )
 
 

@@ -269,22 +269,29 @@ def least_squares(
     return LeastSquares(measured, square, ridge, size, split)
 
 
-def check_sweeps_fit(problem: LeastSquares, x: TuckerTensorTrain) -> None:
+def check_sweeps_fit(
+    problem: LeastSquares, geometry: geometries.Geometry, x: TuckerTensorTrain
+) -> None:
     """Raises ValueError when the sweeps of all probes would not fit into memory."""
     shapes = eqx.filter_eval_shape(
-        lambda problem, x: problem.sweeps(geometries.frame_at("manifold", x)), problem, x
+        lambda problem, x: problem.sweeps(geometries.frame_at(geometry, x)), problem, x
     )
     need = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
-    split = problem.split
-    device = None
-    if split is not None:
-        need, device = need // split.devices, split.mesh.local_devices[0]
+    device, where, more = None, "the device", "devices"
+    if problem.split is not None:
+        local = problem.split.mesh.local_devices
+        device, where = local[0], "each device"
+        need //= problem.split.devices
+        if device.platform == "cpu":
+            # All of them are in the one memory of the machine.
+            need *= len(local)
+            where, more = f"the {len(local)} processor devices of this process", "machines"
     have = memory.available_bytes(device)
     if have is not None and need > have:
         raise ValueError(
-            f"resident=True keeps {memory.format_bytes(need)} of sweeps on each device, which has "
+            f"resident=True keeps {memory.format_bytes(need)} of sweeps on {where}, with "
             f"{memory.format_bytes(have)} left: leave it out (they are made anew for each product), "
-            "or split the probes over more devices with mesh=."
+            f"or split the probes over more {more} with mesh=."
         )
 
 

@@ -1,5 +1,6 @@
 """The probe-derivative transpose over many devices: each takes its share of the probes."""
 
+import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -9,8 +10,11 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+import memory
+
 from ._chunk_size import ChunkSize
 from ._packing import is_packed
+from ._probes import probe_shards
 
 if TYPE_CHECKING:
     from ._frame import T3Frame, T3Variations
@@ -29,7 +33,7 @@ def sharded_probe_derivatives_transpose(
     order: int,
     *,
     mesh: Mesh,
-    axis: str,
+    axis: str | None = None,
     sum_over_probes: bool = False,
     chunk_size: ChunkSize = "auto",
 ) -> "T3Variations":
@@ -42,15 +46,17 @@ def sharded_probe_derivatives_transpose(
     Args:
         residual, ww, pp, frame, order, sum_over_probes: as in `t3.probe_derivatives_transpose`.
         mesh: the devices.
-        axis: the name of the mesh axis.
+        axis: the name of the mesh axis; may be left out where there is one.
         chunk_size: probes that one device works on at a time; ``"auto"`` looks at its share.
 
     Raises:
+        ValueError, TypeError: a mesh or an axis that `memory.mesh_axis` refuses.
         ValueError: no probe axis; or kept results of a number of probes that the mesh axis does not
             divide, which could not stay split.
     """
     from ._transpose import probe_derivatives_transpose
 
+    axis = memory.mesh_axis(mesh, axis)
     lead = 1 if is_packed(ww) else 0
     devices = mesh.shape[axis]
     counts = {np.shape(point)[lead] if np.ndim(point) > lead + 1 else 0 for point in _arrays(ww)}
@@ -107,24 +113,27 @@ def warn_of_sharded_probes(
     """Warn when points that are not traced are split over devices along a probe axis.
 
     Args:
-        points: ``(*W, N_i)`` of every mode or stacked; or indices ``(*W,)`` in the same two forms.
+        points: as in `t3.probe_shards`.
         remedy: what to call instead.
     """
-    lead = 1 if is_packed(points) else 0
-    for point in _arrays(points):
-        if not isinstance(point, jax.Array) or isinstance(point, jax.core.Tracer):
-            continue
-        trailing = 0 if jnp.issubdtype(point.dtype, jnp.integer) else 1
-        axes = slice(lead, point.ndim - trailing)
-        if point.sharding.shard_shape(point.shape)[axes] != point.shape[axes]:
-            warnings.warn(
-                "the probes are split over devices, but chunks of them are cut across the split: "
-                f"every device gathers all probes. Call {remedy}, which keeps each device on its "
-                "share.",
-                ShardedProbesWarning,
-                stacklevel=3,
-            )
-            return
+    if probe_shards(points) > 1:
+        warnings.warn(
+            "the probes are split over devices, but chunks of them are cut across the split: every "
+            f"device gathers all probes. Call {remedy}, which keeps each device on its share.",
+            ShardedProbesWarning,
+            stacklevel=_callers_level(),
+        )
+
+
+def _callers_level() -> int:
+    """Where the caller of this package is on the stack, for a warning by the caller of this function.
+
+    Methods come here through more frames than functions do, of Equinox too.
+    """
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in ("t3", "equinox"):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 # For samplings that have no sharded twin.

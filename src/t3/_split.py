@@ -11,6 +11,8 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
+import memory
+
 from ._samples import Measurements
 
 
@@ -29,16 +31,13 @@ class Split(NamedTuple):
         """None without a mesh.
 
         Raises:
-            ValueError: an axis without a mesh, or one that the mesh does not have.
+            ValueError, TypeError: an axis without a mesh; else as `memory.mesh_axis`.
         """
         if mesh is None:
             if axis is not None:
                 raise ValueError(f"axis={axis!r} names an axis of mesh=, which is missing.")
             return None
-        if axis is None and len(mesh.axis_names) == 1:
-            axis = mesh.axis_names[0]
-        if axis not in mesh.axis_names:
-            raise ValueError(f"axis must be one of the mesh axes {mesh.axis_names}, got {axis!r}.")
+        axis = memory.mesh_axis(mesh, axis)
         # Explicit axes would ask every operation on the tensor where its result should be.
         return Split(Mesh(mesh.devices, mesh.axis_names), axis)
 
@@ -150,6 +149,6 @@ def on_host() -> contextlib.AbstractContextManager:
         return contextlib.nullcontext()
 
 
-def to_host(tree: Any) -> Any:
+def to_this_process(tree: Any) -> Any:
     """Arrays that every device holds whole as arrays of this process alone."""
     return jax.tree.map(lambda a: jnp.asarray(np.asarray(a)), tree)

@@ -20,7 +20,6 @@ for all modes, which starts sigma~; their slots are x and p.
 Source: jets of Alger, Christierson, Chen and Ghattas (2026), arXiv:2603.21141, theorem 7.
 """
 
-import functools
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -36,7 +35,7 @@ from kernels._jets import (
 )
 
 from ._forward_chunks import project_modes
-from ._packing import Cores, is_packed, pad_to, peel, sweep, unpeel
+from ._packing import Cores, apart, has_inner_modes, pad_to, peel, sweep
 from ._walks import (
     arranged,
     arranged_back,
@@ -67,20 +66,16 @@ class HoleTrains(NamedTuple):
     right_end: Array
 
 
-def _apart(chunk: Any) -> Any:
-    """Let a chunk function work on packed cores whose first and last modes stand apart."""
+def _peeled(trains, count, points, directions, residual, *known):
+    """The arguments of a chunk function, packed families peeled.
 
-    @functools.wraps(chunk)
-    def run(trains, count, points, directions, residual, known=None, **options):
-        extras = () if known is None else (known,)
-        modes = len(trains.up_tucker)
-        if is_packed(trains.up_tucker) and modes > 2 and not isinstance(known, tuple):
-            points, directions = peel(points), peel(directions)
-            residual = residual if residual.ndim == 2 else peel(residual)
-            trains, extras = _peeled_trains(trains), tuple(map(peel, extras))
-        return unpeel(chunk(trains, count, points, directions, residual, *extras, **options))
-
-    return run
+    Known sweeps (a tuple) are as wide as the packed cores: all stays as it is then.
+    """
+    if has_inner_modes(trains.up_tucker) and not any(isinstance(part, tuple) for part in known):
+        points, directions = peel(points), peel(directions)
+        residual = residual if residual.ndim == 2 else peel(residual)
+        trains, known = _peeled_trains(trains), tuple(map(peel, known))
+    return trains, count, points, directions, residual, *known
 
 
 def _peeled_trains(trains: HoleTrains) -> HoleTrains:
@@ -95,7 +90,7 @@ def _peeled_trains(trains: HoleTrains) -> HoleTrains:
     )
 
 
-@_apart
+@apart(_peeled)
 def probe_transpose_chunk(
     trains: HoleTrains,
     count: int,
@@ -136,7 +131,7 @@ def probe_transpose_chunk(
     return each_mode(mode, gathered(trains.down_tt), *walks, points, directions, residual, centre)
 
 
-@_apart
+@apart(_peeled)
 def probe_input_chunk(trains: HoleTrains, count: int, points: Any, directions: Any, residual: Any):
     """Cotangents ``(w, N_i)`` of points and of directions, where all cores are a tensor's own."""
     walks = _probe_walks(trains, count, points, directions, residual)
@@ -148,7 +143,7 @@ def probe_input_chunk(trains: HoleTrains, count: int, points: Any, directions: A
     return each_mode(mode, trains.up_tucker, gathered(trains.down_tt), *walks, directions)
 
 
-@_apart
+@apart(_peeled)
 def apply_transpose_chunk(
     trains: HoleTrains,
     count: int,
@@ -174,7 +169,7 @@ def apply_transpose_chunk(
     return each_mode(mode, trains.up_tucker, gathered(trains.down_tt), *walks, points, directions)
 
 
-@_apart
+@apart(_peeled)
 def apply_input_chunk(trains: HoleTrains, count: int, points: Any, directions: Any, residual: Any):
     """Cotangents ``(w, N_i)`` of points and of directions, where all cores are a tensor's own."""
     walks = _apply_walks(trains, count, points, directions, residual)

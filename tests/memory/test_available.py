@@ -30,7 +30,7 @@ def version_1(limit, used, cached=0):
     return {
         "memory.limit_in_bytes": limit,
         "memory.usage_in_bytes": used,
-        "memory.stat": f"inactive_file 1\ntotal_inactive_file {cached}\n",
+        "memory.stat": f"inactive_file 1\ntotal_inactive_file {cached}",
     }
 
 
@@ -38,7 +38,7 @@ def version_2(limit, used, cached=0):
     return {
         "memory.max": limit,
         "memory.current": used,
-        "memory.stat": f"file 900\ninactive_file {cached}\n",
+        "memory.stat": f"file 900\ninactive_file {cached}",
     }
 
 

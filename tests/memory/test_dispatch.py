@@ -194,7 +194,12 @@ def test_calibration_warms_up_takes_turns_and_blocks(clock, monkeypatch):
 def test_a_side_that_always_wins_gets_all_sizes_that_were_tried(clock):
     choice("test.never", workload=clock.workload(lambda n: 1.0, lambda n: 2.0))
     choice("test.always", workload=clock.workload(lambda n: 2.0, lambda n: 1.0))
+    # A shipped threshold beyond all that was tried stands.
+    choice(
+        "test.far", threshold=float("inf"), workload=clock.workload(lambda n: 1.0, lambda n: 2.0)
+    )
     table = memory.calibrate(seconds=1e9)
+    assert table["test.far"].threshold == float("inf")
     assert table["test.never"].threshold == 100 * 2**10 + 1
     assert table["test.always"].threshold == 1
 

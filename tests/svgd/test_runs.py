@@ -1,40 +1,28 @@
 """Whole runs over a tree that is built again as the particles move."""
 
-import os
-import subprocess
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from many_devices import run_on_devices
 
 import kernels
 import svgd
 
 # A process of its own: whatever ran before may have compiled some of the programs.
 COUNTING = """
-import logging
-import jax, jax.numpy as jnp, numpy as np
+import json
+import jax.numpy as jnp, numpy as np
 import kernels, svgd
+from bench.sampler import counted_compilations
 
-compiled = []
-
-class Handler(logging.Handler):
-    def emit(self, record):
-        if record.getMessage().startswith("Finished XLA compilation"):
-            compiled.append(record.getMessage().split()[4])
-
-logger = logging.getLogger("jax")
-logger.addHandler(Handler())
-logger.propagate = False
 begin = 1 + np.random.default_rng(0).normal(size=(3000, 2)).astype(np.float32)
-with jax.log_compiles():
+with counted_compilations() as compiled:
     update = svgd.SteinUpdate(kernels.Gaussian(np.float32(0.5)), method="tree")
     state = svgd.SVGD(update).run(lambda x: -0.5 * jnp.sum(x**2), begin, 40)
     particles = np.asarray(state.particles)
 assert np.all(np.isfinite(particles)) and int(state.step) == 40
-print(*compiled)
+print(json.dumps(compiled))
 """
 
 
@@ -44,15 +32,7 @@ def standard_normal(x):
 
 def test_a_run_compiles_few_programs():
     """Everything counts: the kernel, the search for a mode, every partition, the final particles."""
-    done = subprocess.run(
-        [sys.executable, "-c", COUNTING],
-        env={**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    compiled = done.stdout.split()
+    compiled = run_on_devices(COUNTING, 1)
     assert "jit(_advance)" in compiled
     assert len(compiled) <= 8, compiled
 

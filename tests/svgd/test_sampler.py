@@ -10,7 +10,7 @@ import pytest
 
 import kernels
 import svgd
-from svgd import _sampler
+from svgd import _particles, _sampler
 
 
 def standard_normal(x):
@@ -343,3 +343,27 @@ def test_the_kernel_bandwidth_may_be_traced():
     gradient = jax.grad(spread)(1.0)
     numeric = (spread(1.001) - spread(0.999)) / 0.002
     assert np.allclose(gradient, numeric, rtol=1e-4)
+
+
+@pytest.mark.parametrize("in_host_memory", [True, False])
+def test_finite_particles_are_told_in_one_pass(in_host_memory, monkeypatch, dtype):
+    """Both ways: reading host memory in place, and a sum on the device."""
+    monkeypatch.setattr(_particles, "_in_host_memory", lambda rows: in_host_memory)
+    rows = jnp.asarray(start(7, 2, dtype))
+    assert _particles.sum_is_finite(rows)
+    assert not _particles.sum_is_finite(rows.at[3, 1].set(jnp.nan))
+    with pytest.raises(ValueError, match="1 of 7 particles"):
+        _particles.lay_out(rows.at[3, 1].set(-jnp.inf))
+    # Finite entries whose sum is not are looked at one by one.
+    huge = jnp.full((7, 2), np.finfo(dtype).max, dtype)
+    assert not _particles.sum_is_finite(huge)
+    assert _particles.lay_out(huge)[1].shape == (7, 2)
+    # At once, even while something else is traced.
+    assert jax.jit(lambda x: x if _particles.sum_is_finite(rows) else -x)(1.0) == 1
+
+
+def test_particles_in_host_memory_are_read_in_place_beside_an_accelerator(monkeypatch):
+    rows = start(5, 3)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(jnp, "sum", None)
+    assert _particles.sum_is_finite(rows)

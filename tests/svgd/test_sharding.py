@@ -1,14 +1,10 @@
 """Many devices: eight of the host's, in a process of its own (the device count is fixed at start)."""
 
-import json
-import os
-import subprocess
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from many_devices import run_on_devices
 
 import kernels
 import svgd
@@ -20,6 +16,8 @@ jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 import kernels, memory, svgd
+from kernels import _tiles
+from svgd import _sampler
 
 devices = np.array(jax.devices())
 auto = jax.sharding.Mesh(devices, ("particles",))
@@ -78,19 +76,72 @@ out["run"] = {
     "tree": run_error(auto, svgd.SteinUpdate(G(0.7), method="tree"), 1600),
 }
 
+def ways_of_a_run(n):
+    # The compiled loop of the first run must not serve the second.
+    x = jnp.asarray(1 + rng.normal(size=(n, 2)))
+    sampler = svgd.SVGD(svgd.SteinUpdate(G(0.7), method="exact"))
+    advance, passes_on = _sampler._advance, []
+
+    def recorded(*arguments):
+        passes_on.append("collective_permute" in advance.lower(*arguments).as_text())
+        return advance(*arguments)
+
+    _sampler._advance = recorded
+    ends = []
+    for force in ("gathered", "ring"):
+        with memory.forced("svgd.sources", force):
+            ends.append(sampler.run(lambda x: -x, x, 5, whiten=None, mesh=auto).particles)
+    _sampler._advance = advance
+    return {"passes on": passes_on, "error": error(*ends)}
+
+out["run, forced"] = ways_of_a_run(160)
+
+def second_derivative_scratch(n, d, way):
+    two = jax.sharding.Mesh(devices[:2], ("particles",))
+    update = svgd.SteinUpdate(G(2.0), method="exact")
+    loss = lambda x: jnp.sum(update(x, -x, mesh=two) ** 2)
+    twice = jax.jit(jax.grad(lambda x: jnp.sum(jax.grad(loss)(x) ** 2)))
+    with memory.forced("svgd.sources", way):
+        program = twice.lower(jax.ShapeDtypeStruct((n, d), float)).compile()
+    return program.memory_analysis().temp_size_in_bytes
+
+out["second derivative"] = {
+    f"{way}, d={d}": [second_derivative_scratch(n, d, way) for n in (2**15, 2**16)]
+    for way, d in (("gathered", 3), ("ring", 3), ("gathered", 12))
+}
+
+def takes_the_slow_path(n):
+    # Far from 0, and near each other.
+    x = 1e8 + rng.normal(size=(n, 2))
+    looped = _tiles.Pairs._looped_sum
+    _tiles.Pairs._looped_sum = lambda self, weights: jnp.full_like(self.zt, jnp.nan)
+    phi = svgd.SteinUpdate(G(0.7), method="exact")(x, -x, mesh=auto)
+    _tiles.Pairs._looped_sum = looped
+    return not bool(jnp.all(jnp.isfinite(phi)))
+
+out["slow"] = {str(n): takes_the_slow_path(n) for n in (323, 3)}
+
 def compiled(name, count):
-    options, n, d = {"exact": (exact, 2**18, 8), "cells": (cells, 20000, 2)}[name]
+    options, n, d = {
+        "exact": (exact, 2**18, 8),
+        "cells": (cells, 20000, 2),
+        "pairs": ({**pairs, "chunk_pairs": 1}, 20000, 2),
+    }[name]
     mesh = jax.sharding.Mesh(devices[:count], ("particles",))
     update, partition = svgd.SteinUpdate(G(0.5), **options), None
-    if name == "cells":
+    if name != "exact":
         partition = update.partition(rng.normal(size=(n, d)))
     x = jax.ShapeDtypeStruct((n, d), float)
-    return jax.jit(lambda x: update(x, -x, partition, mesh=mesh)).lower(x).compile()
+    # The partition is an argument, so that a device's part of it counts.
+    return jax.jit(lambda x, p: update(x, -x, p, mesh=mesh)).lower(x, partition).compile()
+
+def memory_of(found):
+    return found.temp_size_in_bytes + found.argument_size_in_bytes
 
 def measure(name):
     programs = [compiled(name, count) for count in (1, 2, 8)]
     out[name] = {
-        "scratch": [p.memory_analysis().temp_size_in_bytes for p in programs],
+        "memory": [memory_of(p.memory_analysis()) for p in programs],
         "gathers": "all-gather" in programs[-1].as_text(),
         "passes on": "collective-permute" in programs[-1].as_text(),
     }
@@ -105,6 +156,7 @@ def refused(call):
 
 measure("exact")
 measure("cells")
+measure("pairs")
 with memory.forced("svgd.sources", "ring"):
     out["gathered"] = out.pop("exact")
     measure("exact")
@@ -118,21 +170,7 @@ print(json.dumps(out))
 
 @pytest.fixture(scope="module")
 def eight_devices():
-    environment = {
-        **os.environ,
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-        "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return run_on_devices(PROGRAM, 8)
 
 
 def test_update_and_its_gradient_equal_those_of_one_device(eight_devices):
@@ -144,11 +182,28 @@ def test_a_run_equals_that_of_one_device(eight_devices):
     assert {k: v for k, v in eight_devices["run"].items() if not v < 1e-12} == {}
 
 
-@pytest.mark.parametrize("way", ["gathered", "ring", "cells"])
-def test_scratch_of_a_device_falls_with_the_number_of_devices(eight_devices, way):
-    one, two, eight = eight_devices[way]["scratch"]
+@pytest.mark.parametrize("way", ["gathered", "ring", "cells", "pairs"])
+def test_memory_of_a_device_falls_with_the_number_of_devices(eight_devices, way):
+    one, two, eight = eight_devices[way]["memory"]
     # A ring holds a second device's rows, and of one device there is no ring.
     assert eight < two < one or (way == "ring" and eight < min(one, two))
+
+
+def test_scratch_of_second_derivatives_holds_no_pairs(eight_devices):
+    # In proportion to n, beside a few tiles; tiles that are kept would make it four times as much.
+    scratch = eight_devices["second derivative"]
+    assert {k: v for k, v in scratch.items() if not v[1] < 2.2 * v[0]} == {}
+
+
+def test_a_run_obeys_what_is_forced_after_it_was_compiled(eight_devices):
+    run = eight_devices["run, forced"]
+    assert run["passes on"] == [False, True]
+    # Sums in another order, over five steps in float64.
+    assert run["error"] < 1e-12
+
+
+def test_padding_does_not_make_tiles_slow(eight_devices):
+    assert eight_devices["slow"] == {"323": False, "3": False}
 
 
 def test_sources_are_gathered_or_passed_round_a_ring(eight_devices):

@@ -1,14 +1,10 @@
 """How many probes at a time: estimates against what XLA reports, limits, and errors."""
 
-import json
-import os
-import subprocess
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from many_devices import run_on_devices
 from sampling_cases import error, tangent, vectors
 
 import memory
@@ -98,7 +94,7 @@ import jax, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import t3
 from t3._chunk_size import resolve_chunk_size
-from t3._probes import vector_probes
+from t3._probes import index_probes, vector_probes
 
 shape, ranks, bonds, order, count = (20, 30, 20), (8, 10, 8), (1, 8, 8, 1), 2, 40_000
 mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("a", "b"))
@@ -118,25 +114,23 @@ for name, ww in {
 }.items():
     probes = vector_probes(shape, ww, ww, order, 1, np.dtype("float32"))
     auto = resolve_chunk_size("auto", x, count, order + 1, free=True, n_shards=probes.n_shards)
-    chosen[name] = probes.n_shards, estimate(ww) == estimate(probes.n_shards), auto
+    same = estimate(t3.probe_shards(ww)) == estimate(probes.n_shards)
+    chosen[name] = probes.n_shards, same, auto
+for name, axes in {"entries": ("a",), "entries, two axes": (("a", "b"),)}.items():
+    place = lambda *axes: NamedSharding(mesh, PartitionSpec(*axes))
+    stacked = jax.device_put(np.zeros((3, count), int), place(None, *axes))
+    rows = [jax.device_put(np.zeros(count, int), place(*axes)) for _ in shape]
+    for index, form in ((stacked, "stacked"), (rows, "rows")):
+        probes = index_probes(shape, index, None, 0, np.dtype("float32"))
+        auto = resolve_chunk_size("auto", x, count, 1, free=False, n_shards=probes.n_shards)
+        kept = all(row.sharding.is_equivalent_to(place(*axes), 1) for row in probes.points)
+        chosen[f"{name}, {form}"] = probes.n_shards, kept, auto
 print(json.dumps(chosen))
 """
 
 
 def test_shards_are_read_from_points_that_are_split_over_devices():
-    done = subprocess.run(
-        [sys.executable, "-c", SHARDED],
-        env={
-            **os.environ,
-            "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-            "PYTHONPATH": os.pathsep.join(sys.path),
-        },
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    chosen = json.loads(done.stdout.splitlines()[-1])
+    chosen = run_on_devices(SHARDED, 8)
     shards = {name: row[0] for name, row in chosen.items()}
     assert shards == {
         "whole": 1,
@@ -144,6 +138,10 @@ def test_shards_are_read_from_points_that_are_split_over_devices():
         "two axes": 8,
         "not a probe axis": 1,
         "NumPy": 1,
+        "entries, stacked": 4,
+        "entries, rows": 4,
+        "entries, two axes, stacked": 8,
+        "entries, two axes, rows": 8,
     }
     assert all(row[1] for row in chosen.values())
     assert all(row[2] is None or row[2] <= 40_000 // row[0] for row in chosen.values())

@@ -7,7 +7,7 @@ import pytest
 
 import t3
 from t3 import _geometry as geometries
-from t3._problem import least_squares
+from t3._problem import check_sweeps_fit, least_squares
 
 SIZES = ((4, 3, 5), (2, 2, 2), (1, 2, 2, 1))
 COUNT = 7
@@ -159,3 +159,18 @@ def test_inputs_are_checked(rng, key):
         least_squares(x, sampling, data, ridge=-1.0)
     with pytest.raises(ValueError, match="mode 1"):
         least_squares(x, sampling, (data[0], data[0], data[2]))
+
+
+@pytest.mark.parametrize("geometry", ["manifold", "corewise"])
+def test_kept_sweeps_are_those_of_the_geometry(geometry, rng, key, monkeypatch):
+    # Above its minimal ranks, where an orthogonal frame has narrower bonds than the cores.
+    x = t3.TuckerTensorTrain.random(key, SIZES[0], (2, 2, 2), (1, 4, 4, 1))
+    sampling = samplings(rng)["probe"]
+    problem = least_squares(x, sampling, sampled(x, sampling))
+    kept = jax.eval_shape(lambda x: problem.sweeps(geometries.frame_at(geometry, x)), x)
+    need = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(kept))
+    monkeypatch.setattr("memory.available_bytes", lambda device: need)
+    check_sweeps_fit(problem, geometry, x)
+    monkeypatch.setattr("memory.available_bytes", lambda device: need - 1)
+    with pytest.raises(ValueError, match="on the device"):
+        check_sweeps_fit(problem, geometry, x)

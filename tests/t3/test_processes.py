@@ -10,23 +10,21 @@ import time
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "fit_on_many.py"
 ENVIRONMENT = {
     **os.environ,
     "JAX_PLATFORMS": "cpu",
     "PYTHONPATH": os.pathsep.join(sys.path),
-    # Compiling is most of the time of so small a fit.
-    "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_force_host_platform_device_count=1",
+    # Compiling is most of the time of so small a fit: what one has compiled, others need not.
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=1",
 }
-# What one run has compiled another need not: set by `compiled`.
-CACHE = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
 PATIENCE = 100  # seconds; on a busy machine, several times what a run takes
 
 
-def start(count, *options):
-    """The processes of one fit."""
+def start(count, folder, *options):
+    """The processes of one fit; what they compile is kept in the folder."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
@@ -34,7 +32,7 @@ def start(count, *options):
     return [
         subprocess.Popen(
             [*words, "--process", str(number), *map(str, options)],
-            env={**ENVIRONMENT, **CACHE},
+            env={**ENVIRONMENT, "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled")},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -67,9 +65,14 @@ def arrays(path, prefix=""):
         return np.concatenate([file[n].ravel() for n in sorted(names)])
 
 
-def step_of(path):
+def about(path):
     with np.load(path, allow_pickle=False) as file:
-        return json.loads(str(file["about"]))["step"]
+        return json.loads(str(file["about"]))
+
+
+def history(path):
+    """Objectives and gradient norms."""
+    return np.asarray([row[1:3] for row in about(path)["history"]]).T
 
 
 def assert_equal(value, reference):
@@ -77,45 +80,32 @@ def assert_equal(value, reference):
     np.testing.assert_allclose(value, reference, rtol=0, atol=1e-12 * np.abs(reference).max())
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compiled(tmp_path_factory):
-    CACHE["JAX_COMPILATION_CACHE_DIR"] = str(tmp_path_factory.mktemp("compiled"))
+def test_four_processes_until_one_dies_and_then_two_fit_as_one(tmp_path):
+    alone = tmp_path / "alone.npz", tmp_path / "one.npz"
+    finish(start(1, tmp_path, "--checkpoint", alone[0], "--gradient", alone[1]))
 
-
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("alone")
-    files = folder / "fit.npz", folder / "gradient.npz"
-    finish(start(1, "--checkpoint", files[0], "--gradient", files[1]))
-    return files
-
-
-@pytest.mark.parametrize("count", [2, 4])
-def test_several_processes_fit_as_one(count, alone, tmp_path):
-    files = tmp_path / "fit.npz", tmp_path / "gradient.npz"
-    outputs = finish(start(count, "--checkpoint", files[0], "--gradient", files[1]))
-    assert f"on {count} devices" in outputs[0]
-    assert_equal(arrays(files[1]), arrays(alone[1]))
-    assert_equal(arrays(files[0], "x_"), arrays(alone[0], "x_"))
-    assert step_of(files[0]) == step_of(alone[0])
-
-
-def test_a_death_ends_the_others_and_the_checkpoint_resumes(alone, tmp_path):
-    file = tmp_path / "fit.npz"
-    processes = start(2, "--checkpoint", file, "--pause", 0.5)
+    file, gradients = tmp_path / "fit.npz", [tmp_path / "four.npz", tmp_path / "two.npz"]
+    processes = start(4, tmp_path, "--checkpoint", file, "--gradient", gradients[0], "--pause", 0.5)
     try:
         began = time.monotonic()
-        while not file.exists() or step_of(file) < 2:
+        while not file.exists() or about(file)["step"] < 2:
             assert time.monotonic() - began < PATIENCE and processes[0].poll() is None
             time.sleep(0.1)
-        processes[1].send_signal(signal.SIGKILL)
-        output, _ = processes[0].communicate(timeout=60)
+        processes[-1].send_signal(signal.SIGKILL)
+        died = time.monotonic()
+        for process in processes[:-1]:
+            output, _ = process.communicate(timeout=max(0, died + 60 - time.monotonic()))
+            assert process.returncode != 0, output[-3000:]
     finally:
         end(processes)
-    assert processes[0].returncode != 0, output[-3000:]
-    reached = step_of(file)
-    assert reached < step_of(alone[0])
-    (output,) = finish(start(1, "--checkpoint", file))
-    assert f"step {reached - 1} " not in output
-    assert step_of(file) == step_of(alone[0])
+    reached = about(file)["step"]
+    assert 2 <= reached < about(alone[0])["step"]
+
+    output, _ = finish(start(2, tmp_path, "--checkpoint", file, "--gradient", gradients[1]))
+    assert "on 2 devices" in output and f"step {reached - 1} " not in output
+    for gradient in gradients:
+        assert_equal(arrays(gradient), arrays(alone[1]))
     assert_equal(arrays(file, "x_"), arrays(alone[0], "x_"))
+    # Of the steps by four processes, and of those by two: objective and gradient norm.
+    for mine, reference in zip(history(file), history(alone[0]), strict=True):
+        assert_equal(mine, reference)

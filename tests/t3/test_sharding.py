@@ -1,13 +1,9 @@
 """Many devices: eight of the host's, in a process of its own (the device count is fixed at start)."""
 
-import json
-import os
-import subprocess
-import sys
-
 import jax
 import numpy as np
 import pytest
+from many_devices import run_on_devices
 from sampling_cases import normal, tangent, vectors
 
 import t3
@@ -90,29 +86,15 @@ for name, call in calls.items():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         call()
-    messages = [str(w.message) for w in caught if w.category is t3.ShardedProbesWarning]
-    out["warnings"][name] = messages
+    ours = [w for w in caught if w.category is t3.ShardedProbesWarning]
+    out["warnings"][name] = [(str(w.message), w.filename) for w in ours]
 print(json.dumps(out))
 """
 
 
 @pytest.fixture(scope="module")
 def eight_devices():
-    environment = {
-        **os.environ,
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-        "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return run_on_devices(PROGRAM, 8)
 
 
 def test_equal_to_one_device(eight_devices):
@@ -143,24 +125,44 @@ def test_scratch_of_a_device_falls_with_the_number_of_devices(eight_devices):
     ],
 )
 def test_probes_split_over_devices_are_noticed(function, remedy, eight_devices):
-    (message,) = eight_devices["warnings"][function]
+    ((message, file),) = eight_devices["warnings"][function]
     assert remedy in message
+    assert file == "<string>"  # the program itself, however many frames are between
 
 
 def test_kept_results_that_do_not_divide_are_refused(eight_devices):
     assert "Append 3 probes whose residual is zero" in eight_devices["refused"]
 
 
-def test_probes_without_an_axis_are_refused(rng):
-    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("probes",))
+def mesh_of_one(*names):
+    return jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape([1] * len(names)), names)
+
+
+def transposed(rng, batch=(4,), **places):
     v = tangent(rng, (3,), (2,), (2,), (1, 1), (1, 1))
+    residual, ww = [normal(rng, (1, *batch, 3))], vectors(rng, (3,), batch)
+    return t3.sharded_probe_derivatives_transpose(residual, ww, None, v.frame, 0, **places)
+
+
+def test_probes_without_an_axis_are_refused(rng):
     with pytest.raises(ValueError, match="must have a probe axis"):
-        t3.sharded_probe_derivatives_transpose(
-            [normal(rng, (1, 3))],
-            vectors(rng, (3,), ()),
-            None,
-            v.frame,
-            0,
-            mesh=mesh,
-            axis="probes",
-        )
+        transposed(rng, (), mesh=mesh_of_one("probes"), axis="probes")
+
+
+@pytest.mark.parametrize(
+    ("places", "words"),
+    [
+        ({"mesh": mesh_of_one("probes"), "axis": "rows"}, "no axis 'rows'"),
+        ({"mesh": mesh_of_one("a", "b")}, "say which one"),
+        ({"mesh": jax.devices(), "axis": "probes"}, "[mM]esh"),
+    ],
+)
+def test_places_that_are_none_are_refused(places, words, rng):
+    # What is no mesh may be refused by the check of the annotations, which tests have switched on.
+    with pytest.raises((ValueError, TypeError), match=words):
+        transposed(rng, **places)
+
+
+def test_the_only_axis_need_not_be_named(rng):
+    kept = transposed(rng, mesh=mesh_of_one("probes"))
+    assert kept.tucker[0].shape[0] == 4

@@ -1,12 +1,8 @@
 """Fits over eight of the host's devices, in a process of its own (their count is fixed at start)."""
 
-import json
-import os
-import subprocess
-import sys
-
 import jax
 import pytest
+from many_devices import run_on_devices
 
 import t3
 
@@ -15,7 +11,8 @@ import json, sys
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 jax.config.update("jax_enable_x64", True)
-import t3
+import memory, t3
+from t3._problem import check_sweeps_fit
 
 shape, ranks = (5, 6, 4), ((2, 3, 2), (1, 2, 2, 1))
 truth, noise = (t3.TuckerTensorTrain.random(jax.random.key(i), shape, *ranks) for i in (0, 1))
@@ -76,6 +73,17 @@ for name, sweeps in (("product", None), ("product from kept sweeps", kept)):
     out[name] = collectives(
         lambda p, *args: p.gauss_newton_product("manifold", *args), problem, frame, v, sweeps
     )
+
+# The eight share the memory of one machine: what they keep together has to fit.
+kept_bytes = sum(a.nbytes for a in jax.tree.leaves(kept))
+out["refused"] = []
+for left in (kept_bytes, kept_bytes - 1):
+    memory.available_bytes = lambda device: left
+    try:
+        check_sweeps_fit(problem, "manifold", start)
+    except ValueError as refusal:
+        out["refused"].append(str(refusal))
+
 for method in ("mc_sgd", "adam"):
     run = t3.fit(start, *probes, method=method, mesh=mesh, max_steps=100, batch_size=32)
     out[method] = run.history[-1].objective / run.history[0].objective
@@ -85,23 +93,8 @@ print(json.dumps(out))
 
 @pytest.fixture(scope="module")
 def eight_devices(tmp_path_factory):
-    environment = {
-        **os.environ,
-        # Compiling is most of the time; the program's structure does not depend on this level.
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0",
-        "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
     file = tmp_path_factory.mktemp("split") / "fit.npz"
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(file)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return run_on_devices(PROGRAM, 8, str(file))
 
 
 @pytest.mark.parametrize("what", ["uneven", "histories", "resumed", "placed", "validation"])
@@ -123,11 +116,16 @@ def test_results_are_at_hand(eight_devices):
     assert eight_devices["devices of the result"] == 1
 
 
+def test_kept_sweeps_must_fit_into_the_memory_that_the_devices_share(eight_devices):
+    (refusal,) = eight_devices["refused"]
+    assert "the 8 processor devices of this process" in refusal
+
+
 def test_a_mesh_needs_its_axis(key):
     x = t3.TuckerTensorTrain.random(key, (3, 3), (2, 2), (1, 2, 1))
     sampling, data = t3.Entries([[0, 1], [1, 2]]), [1.0, 2.0]
     mesh = jax.sharding.Mesh(jax.devices()[:1], ("probes",))
-    with pytest.raises(ValueError, match="mesh axes"):
+    with pytest.raises(ValueError, match="no axis 'rows'"):
         t3.fit(x, sampling, data, mesh=mesh, axis="rows")
     with pytest.raises(ValueError, match="missing"):
         t3.fit(x, sampling, data, axis="rows")
