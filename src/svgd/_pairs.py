@@ -87,13 +87,16 @@ def _tile_both(weights, t, s, same):
 
 def _cotangent_weights(weights, t, at, s, as_, same):
     zt, zs, (f, slope, curvature) = _tile(weights, t.z, s.z, same)
-    w = jnp.zeros_like(f)
-    for k in range(zt.shape[0]):
-        exchange = s.q[k][:, None] * at[k][None, :] + as_[k][:, None] * t.q[k][None, :]
-        work = (s.m[:, None] * at[k][None, :] - as_[k][:, None] * t.m[None, :]) * (
-            zt[k][None, :] - zs[k][:, None]
-        )
-        w = w - slope * exchange - curvature * work
+    axes = range(zt.shape[0])
+    exchange = sum(
+        s.q[k][:, None] * at[k][None, :] + as_[k][:, None] * t.q[k][None, :] for k in axes
+    )
+    work = sum(
+        (s.m[:, None] * at[k][None, :] - as_[k][:, None] * t.m[None, :])
+        * (zt[k][None, :] - zs[k][:, None])
+        for k in axes
+    )
+    w = -slope * exchange - curvature * work
     return zt, zs, f, slope, w
 
 
