@@ -167,10 +167,10 @@ def _crossovers(options) -> int:
 def _plots(options) -> int:
     from bench import report
 
-    for result in report.load().values():
-        path = report.plot(result, options.folder)
-        if path is not None:
-            print(path)
+    results = report.load()
+    for figure in report.FIGURES:
+        path = report.plot(results, figure, options.folder)
+        print(path or f"{figure.name}: fewer than two sizes of {', '.join(figure.cases)}")
     return 0
 
 

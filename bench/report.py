@@ -194,43 +194,94 @@ def _with_stage(key, stage):
 
 # Plots ------------------------------------------------------------------------------------------
 
-# The parameter that a plot has on its horizontal axis, the first that takes several values.
-_SIZES = ("n", "probes", "n_probes", "W", "rows", "chunk", "d")
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """What one figure shows: rows of some cases, against one of their parameters.
+
+    Attributes:
+        name: of the file.
+        cases: whose rows are drawn.
+        size: the parameter on the horizontal axis, and what it counts.
+        where: values that other parameters must have.
+    """
+
+    name: str
+    cases: tuple[str, ...]
+    size: tuple[str, str]
+    where: Mapping[str, str]
 
 
-def plot(result: Mapping[str, Any], folder: Path) -> Path | None:
-    """Time and scratch of one case against its size, all peers, log axes; None if nothing varies."""
+FIGURES = (
+    Figure(
+        "exact-update",
+        ("svgd.exact", "svgd.exact.large"),
+        ("n", "particles"),
+        {"d": "3", "stage": "forward", "dtype": "float32"},
+    ),
+    Figure(
+        "exact-gradient",
+        ("svgd.exact", "svgd.exact.large"),
+        ("n", "particles"),
+        {"d": "3", "stage": "gradient", "dtype": "float32"},
+    ),
+    Figure("tree", ("svgd.tree.exact",), ("n", "particles"), {"d": "3"}),
+    Figure(
+        "transpose",
+        ("t3.transpose",),
+        ("W", "probes"),
+        {"r": "20", "chunk": "auto|auto, packed|its own"},
+    ),
+)
+
+
+def plot(results: Mapping[str, Mapping[str, Any]], figure: Figure, folder: Path) -> Path | None:
+    """Time and scratch against size, all peers, log axes; None where no curve has two points."""
     import matplotlib
 
     matplotlib.use("Agg", force=False)
     import matplotlib.pyplot as plt
 
-    rows = [line for line in result["rows"] if line["timing"]]
-    size = next((s for s in _SIZES if len({r["params"].get(s) for r in rows} - {None}) > 1), None)
-    if size is None:
-        return None
+    size, counted = figure.size
+    rows = [
+        line
+        for case in figure.cases
+        for line in results.get(case, {"rows": []})["rows"]
+        if line["timing"]
+        and all(
+            str(line["params"].get(name)) in values.split("|")
+            for name, values in figure.where.items()
+        )
+    ]
+    # A curve's name says only what tells it from the others.
+    names = {name for line in rows for name in line["params"]} - {size}
+    telling = sorted(
+        name for name in names if len({str(line["params"].get(name)) for line in rows}) > 1
+    )
     curves: dict[str, list[tuple[float, float, float | None]]] = {}
     for line in rows:
-        others = [f"{k}={v}" for k, v in line["params"].items() if k != size]
-        label = ", ".join([line["peer"], *others])
-        point = (line["params"].get(size), line["timing"]["min_seconds"])
-        curves.setdefault(label, []).append((*point, line["timing"]["scratch_bytes"]))
-    figure, (left, right) = plt.subplots(1, 2, figsize=(13, 6), layout="constrained")
+        values = [str(line["params"][name]) for name in telling if name in line["params"]]
+        timing = line["timing"]
+        point = (line["params"][size], timing["min_seconds"], timing["scratch_bytes"])
+        curves.setdefault(" ".join([line["peer"], *values]), []).append(point)
+    curves = {label: sorted(points) for label, points in curves.items() if len(points) > 1}
+    if not curves:
+        return None
+    drawn, (left, right) = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
     for label, points in sorted(curves.items()):
-        points = sorted(p for p in points if p[0] is not None)
-        style = "o-" if label.startswith("ours") else "s--"
-        left.loglog([p[0] for p in points], [p[1] for p in points], style, label=label, ms=4)
+        style = {"marker": "o", "ms": 5, "ls": "-" if label.startswith("ours") else "--"}
+        (line,) = left.loglog([p[0] for p in points], [p[1] for p in points], label=label, **style)
         known = [(p[0], p[2] / 2**20) for p in points if p[2]]
         if known:
-            right.loglog(*zip(*known, strict=True), style, label=label, ms=4)
-    left.set(xlabel=size, ylabel="fastest run [s]", title=f"{result['case']}: time")
-    right.set(xlabel=size, ylabel="XLA scratch [MiB]", title=f"{result['case']}: memory")
+            right.loglog(*zip(*known, strict=True), color=line.get_color(), **style)
+    left.set(xlabel=f"{size} ({counted})", ylabel="fastest run (s)", title="time")
+    right.set(xlabel=f"{size} ({counted})", ylabel="scratch (MiB)", title="memory that XLA reports")
     for axis in (left, right):
-        axis.grid(True, which="both", alpha=0.3)
-    handles, labels = left.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=7)
+        axis.grid(True, which="major", alpha=0.4)
+        axis.spines[["top", "right"]].set_visible(False)
+    left.legend(frameon=False)
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{result['case']}.png"
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    path = folder / f"{figure.name}.png"
+    drawn.savefig(path, dpi=120)
+    plt.close(drawn)
     return path
