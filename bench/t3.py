@@ -153,7 +153,8 @@ def _transpose_rows(size, dtype):
             chunk="its own",
             peer="t3toolbox",
             timing=peer,
-            note=f"in chunks of {peer_chunk}; ours (auto): {peer.min_seconds / best.min_seconds:.1f} times faster, scratch "
+            note=f"in chunks of {peer_chunk}; ours (auto): "
+            f"{peer.min_seconds / best.min_seconds:.1f} times faster, scratch "
             f"{peer.scratch_bytes / best.scratch_bytes:.0f} times smaller",
         )
     else:

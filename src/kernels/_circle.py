@@ -9,7 +9,7 @@ from jax import lax
 from jaxtyping import PyTree
 
 # Blocks are whole numbers of vector registers: a tile's rows then start aligned.
-LANES = 16
+LANES = 8
 
 
 class Circle:

@@ -15,6 +15,9 @@ from ._format import TuckerTensorTrain
 from ._problem import LeastSquares
 from ._split import to_this_process
 
+# A relative misfit of so many eps is what the roundings of a pass over the modes leave.
+_ROUNDING = 100.0
+
 
 class Watch(NamedTuple):
     """Who looks at a fit, and when it has seen enough; see `t3.fit`."""
@@ -150,9 +153,18 @@ class Run:
         if reason is not None or moved is None:
             return state, reason
         if not bool(moved.accepted):
-            return state, "line search found no decrease"
+            return state, self._stuck(value)
         memory = {**state.memory, "reference": reference}
         return state._replace(current=moved.x, memory=memory, step=state.step + 1), None
+
+    def _stuck(self, value) -> str:
+        """Why no step goes down: the misfit is rounding, or the point is a poor one."""
+        misfit = (value / self.scale) ** 0.5 if self.scale else np.inf
+        if self.problem.ridge is None and misfit <= _ROUNDING * float(
+            jnp.finfo(self.problem.dtype).eps
+        ):
+            return "residual is zero to rounding"
+        return f"line search found no decrease, at a relative misfit of {misfit:.2g}"
 
     def _converged(self, value, norm, reference, first, state) -> str | None:
         if not np.isfinite(value) or not np.isfinite(norm):

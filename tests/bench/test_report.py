@@ -132,5 +132,9 @@ def test_saved_results_are_loaded_again(tmp_path):
 
 
 def test_plots(tmp_path):
-    assert report.plot(result(BASE), tmp_path).stat().st_size > 1000
-    assert report.plot(result({(1000, "forward"): 1.0}), tmp_path) is None
+    figure = report.Figure("a", ("svgd.exact",), ("n", "particles"), {"stage": "forward"})
+    drawn = report.plot({"svgd.exact": result(BASE)}, figure, tmp_path)
+    assert drawn.stat().st_size > 1000
+    one_size = {"svgd.exact": result({(1000, "forward"): 1.0})}
+    assert report.plot(one_size, figure, tmp_path) is None
+    assert report.plot({}, figure, tmp_path) is None
