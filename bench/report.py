@@ -272,7 +272,7 @@ def plot(results: Mapping[str, Mapping[str, Any]], figure: Figure, folder: Path)
         style = {"marker": "o", "ms": 5, "ls": "-" if label.startswith("ours") else "--"}
         (line,) = left.loglog([p[0] for p in points], [p[1] for p in points], label=label, **style)
         known = [(p[0], p[2] / 2**20) for p in points if p[2]]
-        if known:
+        if len(known) > 1:
             right.loglog(*zip(*known, strict=True), color=line.get_color(), **style)
     left.set(xlabel=f"{size} ({counted})", ylabel="fastest run (s)", title="time")
     right.set(xlabel=f"{size} ({counted})", ylabel="scratch (MiB)", title="memory that XLA reports")
