@@ -164,6 +164,7 @@ class SteinUpdate(eqx.Module):
             mesh: devices to split the work over, and the result's rows. Exact sums split the
                 targets, and gather the sources on every device, or pass them round a ring from 1 GiB
                 on (the crossover "svgd.sources" of `memory`; it needs an n that the devices divide).
+                A pair is then evaluated from each of its sides, on one device once for both.
                 Sums over a partition split its cells.
             axis: the name of the mesh axis; may be left out where it is the only one.
 
