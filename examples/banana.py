@@ -140,7 +140,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--exact-particles", type=int, default=5_000)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--smoke", action="store_true", help="few particles, for tests")
-    parser.add_argument("--figure", type=Path, default=Path("figures/banana.png"))
+    parser.add_argument("--figure", type=Path, default=Path(__file__).parent / "figures/banana.png")
     options = parser.parse_args(arguments)
     if options.smoke:
         options.particles, options.exact_particles = 2000, 1000

@@ -200,7 +200,7 @@ def draw(particles: np.ndarray, exact: Quadrature, path: Path) -> None:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--particles", type=int, default=2000)
-    parser.add_argument("--figure", type=Path, default=Path("figures/oring.png"))
+    parser.add_argument("--figure", type=Path, default=Path(__file__).parent / "figures/oring.png")
     options = parser.parse_args(arguments)
 
     fit = maximum_likelihood()
