@@ -1,28 +1,17 @@
-import importlib.util
-from pathlib import Path
-
 import numpy as np
-
-ROOT = Path(__file__).parents[2]
-
-
-def load():
-    spec = importlib.util.spec_from_file_location("banana", ROOT / "examples" / "banana.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from example_scripts import load
 
 
 def test_the_example_passes_its_own_check_and_draws(tmp_path, capsys):
     figure = tmp_path / "figures" / "banana.png"
-    assert load().main(["--smoke", "--figure", str(figure)]) == 0
+    assert load("banana").main(["--smoke", "--figure", str(figure)]) == 0
     out = capsys.readouterr().out
     assert "2,000 particles" in out and "within 10 % of the target" in out
     assert figure.stat().st_size > 20_000
 
 
 def test_the_check_fails_on_wrong_particles():
-    banana = load()
+    banana = load("banana")
     rng = np.random.default_rng(0)
     x = banana.WIDTH * rng.normal(size=50_000)
     y = banana.BEND * (x**2 - banana.WIDTH**2) + banana.NOISE * rng.normal(size=x.shape)

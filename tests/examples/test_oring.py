@@ -1,28 +1,17 @@
-import importlib.util
-from pathlib import Path
-
 import numpy as np
-
-ROOT = Path(__file__).parents[2]
-
-
-def load():
-    spec = importlib.util.spec_from_file_location("oring", ROOT / "examples" / "oring.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from example_scripts import load
 
 
 def test_the_example_passes_its_own_check_and_draws(tmp_path, capsys):
     figure = tmp_path / "figures" / "oring.png"
-    assert load().main(["--particles", "500", "--figure", str(figure)]) == 0
+    assert load("oring").main(["--particles", "500", "--figure", str(figure)]) == 0
     out = capsys.readouterr().out
     assert "intercept 15.04, slope -0.232" in out and "within 5 % of quadrature" in out
     assert figure.stat().st_size > 20_000
 
 
 def test_the_check_fails_on_wrong_particles():
-    oring = load()
+    oring = load("oring")
     exact = oring.Quadrature()
     draws = np.random.default_rng(0).choice(exact.weights.size, 20_000, p=exact.weights.ravel())
     right = np.stack([exact.intercept.ravel()[draws], exact.slope.ravel()[draws]], axis=1)
