@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from kernels._exponential import half_square_exp
 from kernels._tiles import dot
 
 
@@ -139,7 +140,7 @@ class Gaussian(RadialKernel):
 
     @staticmethod
     def weights(r2: Float[Array, "*shape"]) -> tuple[Array, Array, Array]:
-        f = jnp.exp(-0.5 * r2)
+        f = half_square_exp(r2)
         return f, f, f
 
 
