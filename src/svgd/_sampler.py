@@ -26,7 +26,7 @@ from svgd._sharding import (
     place_state,
     share_of,
 )
-from svgd._state import SVGDState, non_finite, typed
+from svgd._state import SVGDState, check_support, first_key, non_finite, typed
 from svgd._target import Target, as_target
 from svgd._update import SteinUpdate, direction, partition_for
 
@@ -86,7 +86,10 @@ class SVGD(eqx.Module):
         key = None if key is None else typed(key)
         target = as_target(log_density, layout, points, key, batched)
         whitening = _whitening.choose(whiten, target, points, key)
-        z, opt_state = _begin(self, whitening, points)
+        # A score's program serves every score.
+        judge = target if target.is_log_density else None
+        z, opt_state, outside = _begin(self, judge, whitening, points, first_key(key))
+        check_support(outside, layout, len(points), whitening.moved)
         return SVGDState(
             z,
             whitening,
@@ -181,7 +184,8 @@ class SVGD(eqx.Module):
             its rows are split over the devices.
 
         Raises:
-            ValueError: on bad arguments, before anything is computed.
+            ValueError: on bad arguments, before anything is computed, and where a log-density is not
+                finite at a particle that the run would start from.
             NonFiniteError: if particles become NaN or infinite. It names the step and carries the
                 last finite particles.
 
@@ -329,9 +333,23 @@ def _on(split: tuple[Mesh, str] | None):
 
 # One program for the start of a run, where every operation would be one by itself.
 @eqx.filter_jit
-def _begin(sampler: SVGD, whitening: _whitening.Whitening, points: Array):
+def _begin(
+    sampler: SVGD,
+    log_density: Target | None,
+    whitening: _whitening.Whitening,
+    points: Array,
+    key: Array | None,
+):
+    """Points in whitened coordinates, the optimiser's state, and what `check_support` looks at."""
     z = _whitening.start(whitening, points)
-    return z, sampler._optimizer.init(z)
+    outside = None
+    if log_density is not None:
+        starts = whitening.unwhiten(z)
+        values = log_density.log_densities(starts, key)
+        bad = ~jnp.isfinite(values)
+        first = jnp.argmax(bad)
+        outside = jnp.sum(bad), first, values[first], starts[first]
+    return z, sampler._optimizer.init(z), outside
 
 
 @eqx.filter_jit

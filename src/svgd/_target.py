@@ -48,6 +48,12 @@ class Target(eqx.Module):
             lambda p: self.layout.ravel_one(self._call(self.layout.unravel_one(p), key))
         )(points)
 
+    def log_densities(self, points: Float[Array, "n d"], key: Array | None) -> Float[Array, " n"]:
+        """The log-density of each point; only where the function is one."""
+        if self.batched:
+            return self._call(self.layout.unravel(points), key)
+        return jax.vmap(lambda p: self.log_density(p, key))(points)
+
     def log_density(self, point: Float[Array, " d"], key: Array | None = None) -> Float[Array, ""]:
         """The log-density of one point; only where the function is one."""
         if self.batched:
