@@ -77,6 +77,7 @@ class SVGD(eqx.Module):
         key: Array | None = None,
         whiten: str | ArrayLike | None = "auto",
         batched: bool = False,
+        kind: str = "auto",
     ) -> SVGDState:
         """The state before the first step. Arguments as in `run`.
 
@@ -84,7 +85,7 @@ class SVGD(eqx.Module):
         """
         layout, points = lay_out(particles)
         key = None if key is None else typed(key)
-        target = as_target(log_density, layout, points, key, batched)
+        target = as_target(log_density, layout, points, key, batched, kind)
         whitening = _whitening.choose(whiten, target, points, key)
         # A score's program serves every score.
         judge = target if target.is_log_density else None
@@ -108,6 +109,7 @@ class SVGD(eqx.Module):
         *,
         partition: Any = None,
         batched: bool = False,
+        kind: str = "auto",
         rewhiten_every: int = _REWHITEN_EVERY,
         mesh: Mesh | None = None,
         axis: str | None = None,
@@ -118,11 +120,11 @@ class SVGD(eqx.Module):
             partition: a partition of `state.points` for the update, where it works on one.
             rewhiten_every: under whiten="particles", standardise after each step whose number is a
                 multiple of it.
-            mesh, axis: as in `run`.
+            batched, kind, mesh, axis: as in `run`.
 
         The result is not checked for NaN; `run` does that.
         """
-        target = as_target(log_density, state.layout, state.points, state.key, batched)
+        target = as_target(log_density, state.layout, state.points, state.key, batched, kind)
         split = _split(mesh, axis)
         if split is not None:
             check_divides(len(state.points), *split, "a step on a mesh splits its particles")
@@ -140,6 +142,7 @@ class SVGD(eqx.Module):
         key: Array | None = None,
         whiten: str | ArrayLike | None = "auto",
         batched: bool = False,
+        kind: str = "auto",
         rebuild_every: int = 1,
         progress: bool = False,
         callback: Callable[[SVGDState], Any] | None = None,
@@ -152,7 +155,7 @@ class SVGD(eqx.Module):
         Args:
             log_density: called with one particle, under vmap: returns a scalar, the log-density up
                 to a constant, or the score as a pytree like the particle. The shape of what it
-                returns decides which it is. A potential energy is minus a log-density.
+                returns decides which it is, unless `kind` says. A potential energy is minus a log-density.
             particles: where to start. An array of shape `(n, d)` or a pytree of arrays with leading
                 axis `n`; or a state, to go on from.
             num_steps: steps to make. Each costs one score of every particle and one update.
@@ -169,6 +172,9 @@ class SVGD(eqx.Module):
                 None: the coordinates as given, which then should have unit scale.
             batched: call `log_density` with all particles at once, to return shape `(n,)` or a
                 pytree like the particles.
+            kind: "log_density" or "score" says which of the two the function is, so that a
+                log-density of shape (d,), whose sum was forgotten, is an error. "auto" takes it for
+                a score.
             rebuild_every: steps between two partitions of the tree update.
             progress: show a bar (needs tqdm: the extra `progress`).
             callback: called with the state every `callback_every` steps and at the end; a true
@@ -206,11 +212,13 @@ class SVGD(eqx.Module):
                 state = particles
             else:
                 particles = place_particles(particles, *split) if split else particles
-                state = self.init(log_density, particles, key=key, whiten=whiten, batched=batched)
+                state = self.init(
+                    log_density, particles, key=key, whiten=whiten, batched=batched, kind=kind
+                )
             if split is not None:
                 check_divides(len(state.points), *split, "a run on a mesh splits its particles")
                 state = place_state(state, state.points.shape, *split)
-            target = as_target(log_density, state.layout, state.points, state.key, batched)
+            target = as_target(log_density, state.layout, state.points, state.key, batched, kind)
         rewhiten_every = rebuild_every * -(-_REWHITEN_EVERY // rebuild_every)
 
         bar = _progress_bar(num_steps) if progress else None

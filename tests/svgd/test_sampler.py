@@ -78,6 +78,12 @@ def test_log_density_and_score_each_and_batched_agree(relative_error):
         name: svgd.SVGD().run(fn, 1 + start(), 10, whiten=None, batched=batched).particles
         for name, (fn, batched) in KINDS.items()
     }
+    for name, (fn, batched) in KINDS.items():
+        kind = "score" if "score" in name else "log_density"
+        options = {"batched": batched, "kind": kind}
+        runs[f"said to be a {name}"] = (
+            svgd.SVGD().run(fn, 1 + start(), 10, whiten=None, **options).particles
+        )
     for name, particles in runs.items():
         assert relative_error(particles, runs["score"]) < 1e-13, name
 
@@ -279,6 +285,29 @@ BAD = {
         lambda: svgd.SVGD().run(lambda x: jnp.sum(x, axis=0), start(4, 2), batched=True),
         r"\(2,\).*\(4, 2\)",
     ),
+    "forgotten sum": (
+        lambda: svgd.SVGD().run(lambda x: -0.5 * x**2, start(4, 2), kind="log_density"),
+        r"returns \(2,\).*expected shape \(\) \(a log-density\)\. Was a sum",
+    ),
+    "forgotten sum, batched": (
+        lambda: svgd.SVGD().init(lambda x: -(x**2), start(4, 2), kind="log_density", batched=True),
+        r"returns \(4, 2\).*expected shape \(4,\) \(a log-density\)\. Was a sum",
+    ),
+    "forgotten sum, pytree": (
+        lambda: svgd.SVGD().run(lambda p: {"a": -p["a"]}, {"a": start(4, 2)}, kind="log_density"),
+        r"expected shape \(\) \(a log-density\)\. Was a sum",
+    ),
+    "log-density as score": (
+        lambda: svgd.SVGD().run(standard_normal, start(4, 2), kind="score"),
+        r"returns \(\).*expected shape \(2,\) \(a score\)",
+    ),
+    "score in a step": (
+        lambda: svgd.SVGD().step(
+            lambda x: -x, svgd.SVGD().init(standard_normal, start(4, 2)), kind="log_density"
+        ),
+        "a log-density",
+    ),
+    "kind": (lambda: svgd.SVGD().run(standard_normal, start(4, 2), kind="logp"), "logp"),
     "score dtype": (
         lambda: svgd.SVGD().run(lambda x: -x.astype(np.float32), start(4, 2)),
         "float32.*float64",
