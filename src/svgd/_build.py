@@ -31,10 +31,9 @@ def build_cells(
     """
     dimension, dtype = columns.shape[0], columns.dtype
     edge = 2 * plan.half_width
-    corner = columns.min(1) if plan.reach == 0 else np.zeros(dimension, dtype)
+    corner = np.zeros(dimension, dtype)
     if plan.reach == 0:
-        # Rounding must not put the last particle into a second cell.
-        corner = corner - np.asarray(edge * 1e-5, dtype)
+        corner = ((columns.min(1) + columns.max(1) - edge) / 2).astype(dtype)
     lattice = build_lattice(columns, edge, corner if plan.reach == 0 else None)
     if lattice is None:
         return None

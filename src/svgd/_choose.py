@@ -12,6 +12,7 @@ from kernels import Gaussian
 from kernels._proxies import support_radius
 from svgd import _plan
 from svgd._build import build_cells, build_pairs
+from svgd._match import sample_of
 from svgd._partition import Partition, Report, as_device
 from svgd._sums import sum_over_pairs
 
@@ -119,17 +120,18 @@ def build_partition(update, particles, like: tuple[int, ...] | None = None) -> P
     n, dimension = particles.shape
     dtype = np.dtype(particles.dtype)
     # A point of the bulk, whatever the outliers: coordinates are most exact near the origin.
-    stride = max(1, n // 1024)
-    origin = as_device(np.median(np.asarray(particles)[::stride], axis=0).astype(dtype))
+    sample = np.array(sample_of(np.asarray(particles)))
+    origin = as_device(np.median(sample, axis=0).astype(dtype))
+    places = (origin, as_device(sample))
     seconds = {"exact": _plan.exact_seconds(n, dimension, dtype)}
     if update.method == "exact":
-        return _exact(update, origin, n, seconds, "exact")
+        return _exact(update, places, n, seconds, "exact")
     # One contiguous row for each axis: NumPy reduces those ten times faster than columns.
     columns = np.ascontiguousarray(np.asarray(_scaled(update.kernel, particles, origin)).T)
     location = LOCATION.choose(n)
     if update.theta is not None:
-        return _by_angle(update, origin, columns, seconds, location)
-    return _by_tolerance(update, origin, columns, seconds, location, like)
+        return _by_angle(update, places, columns, seconds, location)
+    return _by_tolerance(update, places, columns, seconds, location, like)
 
 
 # One program, where every operation would be one by itself.
@@ -138,7 +140,7 @@ def _scaled(kernel, particles, origin):
     return kernel.scale(particles - origin[None, :])
 
 
-def _by_angle(update, origin, columns, seconds, location):
+def _by_angle(update, places, columns, seconds, location):
     dimension, n = columns.shape
     z = columns.T
     sums, counts = build_pairs(
@@ -147,12 +149,12 @@ def _by_angle(update, origin, columns, seconds, location):
     entries = counts["tile_pairs"] + counts["num_far_entries"] * sums.blocks.slot_particle.shape[1]
     seconds["pairs"] = _plan.pairs_seconds(entries, n, dimension, z.dtype)
     if _exact_wins(update, seconds["exact"], seconds["pairs"]):
-        return _exact(update, origin, n, seconds, "auto")
+        return _exact(update, places, n, seconds, "auto")
     accuracy = f"opening angle theta = {update.theta:g}; nothing is dropped"
-    return _tree(update, origin, n, None, sums, counts, seconds, accuracy, location)
+    return _tree(update, places, n, None, sums, counts, seconds, accuracy, location)
 
 
-def _by_tolerance(update, origin, columns, seconds, location, like):
+def _by_tolerance(update, places, columns, seconds, location, like):
     dimension, n = columns.shape
     z = columns.T
     sample = z[:: max(1, n // _SAMPLE)]
@@ -200,12 +202,12 @@ def _by_tolerance(update, origin, columns, seconds, location, like):
             f"{plan.half_width:.3g} h, {len(plan.rates)} Gaussian(s), dropped beyond "
             f"{plan.cutoff:.3g} of their widths; kernel error at most {plan.error:.2g}"
         )
-        return _tree(update, origin, n, built[0], None, built[1], seconds, accuracy, location)
+        return _tree(update, places, n, built[0], None, built[1], seconds, accuracy, location)
     if _exact_wins(update, seconds["exact"], seconds["pairs"]):
-        return _exact(update, origin, n, seconds, "auto")
+        return _exact(update, places, n, seconds, "auto")
     sums, counts = build_pairs(z, radius=radius, theta=0.0, **_pair_options(update, location))
     accuracy = f"tolerance {update.tolerance:g}: pairs of leaves beyond {radius:.3g} h are dropped"
-    return _tree(update, origin, n, None, sums, counts, seconds, accuracy, location)
+    return _tree(update, places, n, None, sums, counts, seconds, accuracy, location)
 
 
 def _exact_wins(update, exact, tree):
@@ -233,7 +235,7 @@ def _near_estimate(sample, radius, n):
     return float(n) ** 2 * float(np.mean(distance < 2 * radius)) + 64.0 * n
 
 
-def _exact(update, origin, n, seconds, asked):
+def _exact(update, places, n, seconds, asked):
     report = Report(
         num_leaves=1,
         num_near_leaf_pairs=1,
@@ -244,9 +246,13 @@ def _exact(update, origin, n, seconds, asked):
     reason = "as asked" if asked == "exact" else "predicted to be the fastest"
     report.text = lambda: _text(report, "exact", reason, n, seconds, "exact up to rounding", None)
     return Partition(
-        origin=origin,
+        origin=places[0],
         cells=None,
         pairs=None,
+        kernel=None,
+        sample=None,
+        tolerance=update.tolerance,
+        theta=update.theta,
         num_particles=n,
         method="exact",
         sums="exact",
@@ -254,7 +260,7 @@ def _exact(update, origin, n, seconds, asked):
     )
 
 
-def _tree(update, origin, n, cells, pairs, counts, seconds, accuracy, location):
+def _tree(update, places, n, cells, pairs, counts, seconds, accuracy, location):
     report = Report(**counts)
     kind = "cells" if cells is not None else "pairs"
     reason = "as asked" if update.method == "tree" else "predicted to be the fastest"
@@ -263,9 +269,13 @@ def _tree(update, origin, n, cells, pairs, counts, seconds, accuracy, location):
         report, f"tree, sums over {kind}", reason, n, seconds, accuracy, (location, pairing)
     )
     return Partition(
-        origin=origin,
+        origin=places[0],
         cells=as_device(cells),
         pairs=as_device(pairs),
+        kernel=update.kernel,
+        sample=places[1],
+        tolerance=update.tolerance,
+        theta=update.theta,
         num_particles=n,
         method="tree",
         sums=kind,

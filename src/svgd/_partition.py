@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from jaxtyping import Float, Int
 
+from kernels import RadialKernel
 from svgd._blocks import AnyArray, Blocks
 from svgd._sweeps import Level
 
@@ -99,12 +100,19 @@ class Partition(eqx.Module):
         method: "exact" or "tree", what was asked for or what "auto" picked.
         sums: "exact" (all pairs), "cells" (a lattice of proxies) or "pairs" (near leaves, far nodes).
         origin: subtracted from particles before they are scaled, (d,).
+        kernel: that it was built for; None where sums are exact.
+        sample: a few of the particles that it was built from, (sample, d); None where sums are exact.
+        tolerance, theta: of the update that built it.
         report: counts and predictions; read through the properties and `explain`.
     """
 
     origin: Float[AnyArray, " d"]
     cells: CellSums | None
     pairs: PairSums | None
+    kernel: RadialKernel | None
+    sample: Float[AnyArray, "sample d"] | None
+    tolerance: float = eqx.field(static=True)
+    theta: float | None = eqx.field(static=True)
     num_particles: int = eqx.field(static=True)
     method: Literal["exact", "tree"] = eqx.field(static=True)
     sums: Literal["exact", "cells", "pairs"] = eqx.field(static=True)

@@ -161,12 +161,10 @@ def cell_plans(kernel, tolerance: float, sample, sides, n: int, dtype) -> list[C
             widest = widest_cell(budget, dimension, reach, count, weight)
             if widest is None:
                 continue
-            tried = widest
             if reach == 0:
-                # One cell holds all particles.
+                # One cell holds all particles, with what room the tolerance leaves for moves.
                 if not single or extent > 2 * widest:
                     continue
-                widest = max(extent / 2, 1e-6)
             elif 2 * reach * widest < cutoff:
                 continue
             half_width = widest / np.sqrt(fastest)
@@ -174,9 +172,8 @@ def cell_plans(kernel, tolerance: float, sample, sides, n: int, dtype) -> list[C
                 counted[half_width] = _count_cells(columns, 2 * half_width) if reach else 1
             cells = counted[half_width]
             seconds = cells_seconds(count, reach, len(rates), cells, n, dimension, dtype)
-            # The largest half-width that was tried bounds the error of a smaller one.
             error = proxies.product_error(
-                proxies.axis_error(1.0, tried, reach, count, weight), dimension
+                proxies.axis_error(1.0, widest, reach, count, weight), dimension
             )
             plans.append(
                 CellPlan(

@@ -26,7 +26,7 @@ from svgd._sharding import (
     place_state,
     share_of,
 )
-from svgd._state import SVGDState, non_finite, typed
+from svgd._state import SVGDState, check_support, first_key, non_finite, typed
 from svgd._target import Target, as_target
 from svgd._update import SteinUpdate, direction, partition_for
 
@@ -77,6 +77,7 @@ class SVGD(eqx.Module):
         key: Array | None = None,
         whiten: str | ArrayLike | None = "auto",
         batched: bool = False,
+        kind: str = "auto",
     ) -> SVGDState:
         """The state before the first step. Arguments as in `run`.
 
@@ -84,9 +85,12 @@ class SVGD(eqx.Module):
         """
         layout, points = lay_out(particles)
         key = None if key is None else typed(key)
-        target = as_target(log_density, layout, points, key, batched)
+        target = as_target(log_density, layout, points, key, batched, kind)
         whitening = _whitening.choose(whiten, target, points, key)
-        z, opt_state = _begin(self, whitening, points)
+        # A score's program serves every score.
+        judge = target if target.is_log_density else None
+        z, opt_state, outside = _begin(self, judge, whitening, points, first_key(key))
+        check_support(outside, layout, len(points), whitening.moved)
         return SVGDState(
             z,
             whitening,
@@ -105,6 +109,7 @@ class SVGD(eqx.Module):
         *,
         partition: Any = None,
         batched: bool = False,
+        kind: str = "auto",
         rewhiten_every: int = _REWHITEN_EVERY,
         mesh: Mesh | None = None,
         axis: str | None = None,
@@ -115,11 +120,11 @@ class SVGD(eqx.Module):
             partition: a partition of `state.points` for the update, where it works on one.
             rewhiten_every: under whiten="particles", standardise after each step whose number is a
                 multiple of it.
-            mesh, axis: as in `run`.
+            batched, kind, mesh, axis: as in `run`.
 
         The result is not checked for NaN; `run` does that.
         """
-        target = as_target(log_density, state.layout, state.points, state.key, batched)
+        target = as_target(log_density, state.layout, state.points, state.key, batched, kind)
         split = _split(mesh, axis)
         if split is not None:
             check_divides(len(state.points), *split, "a step on a mesh splits its particles")
@@ -137,6 +142,7 @@ class SVGD(eqx.Module):
         key: Array | None = None,
         whiten: str | ArrayLike | None = "auto",
         batched: bool = False,
+        kind: str = "auto",
         rebuild_every: int = 1,
         progress: bool = False,
         callback: Callable[[SVGDState], Any] | None = None,
@@ -149,7 +155,7 @@ class SVGD(eqx.Module):
         Args:
             log_density: called with one particle, under vmap: returns a scalar, the log-density up
                 to a constant, or the score as a pytree like the particle. The shape of what it
-                returns decides which it is. A potential energy is minus a log-density.
+                returns decides which it is, unless `kind` says. A potential energy is minus a log-density.
             particles: where to start. An array of shape `(n, d)` or a pytree of arrays with leading
                 axis `n`; or a state, to go on from.
             num_steps: steps to make. Each costs one score of every particle and one update.
@@ -166,6 +172,9 @@ class SVGD(eqx.Module):
                 None: the coordinates as given, which then should have unit scale.
             batched: call `log_density` with all particles at once, to return shape `(n,)` or a
                 pytree like the particles.
+            kind: "log_density" or "score" says which of the two the function is, so that a
+                log-density of shape (d,), whose sum was forgotten, is an error. "auto" takes it for
+                a score.
             rebuild_every: steps between two partitions of the tree update.
             progress: show a bar (needs tqdm: the extra `progress`).
             callback: called with the state every `callback_every` steps and at the end; a true
@@ -181,7 +190,8 @@ class SVGD(eqx.Module):
             its rows are split over the devices.
 
         Raises:
-            ValueError: on bad arguments, before anything is computed.
+            ValueError: on bad arguments, before anything is computed, and where a log-density is not
+                finite at a particle that the run would start from.
             NonFiniteError: if particles become NaN or infinite. It names the step and carries the
                 last finite particles.
 
@@ -202,11 +212,13 @@ class SVGD(eqx.Module):
                 state = particles
             else:
                 particles = place_particles(particles, *split) if split else particles
-                state = self.init(log_density, particles, key=key, whiten=whiten, batched=batched)
+                state = self.init(
+                    log_density, particles, key=key, whiten=whiten, batched=batched, kind=kind
+                )
             if split is not None:
                 check_divides(len(state.points), *split, "a run on a mesh splits its particles")
                 state = place_state(state, state.points.shape, *split)
-            target = as_target(log_density, state.layout, state.points, state.key, batched)
+            target = as_target(log_density, state.layout, state.points, state.key, batched, kind)
         rewhiten_every = rebuild_every * -(-_REWHITEN_EVERY // rebuild_every)
 
         bar = _progress_bar(num_steps) if progress else None
@@ -329,9 +341,23 @@ def _on(split: tuple[Mesh, str] | None):
 
 # One program for the start of a run, where every operation would be one by itself.
 @eqx.filter_jit
-def _begin(sampler: SVGD, whitening: _whitening.Whitening, points: Array):
+def _begin(
+    sampler: SVGD,
+    log_density: Target | None,
+    whitening: _whitening.Whitening,
+    points: Array,
+    key: Array | None,
+):
+    """Points in whitened coordinates, the optimiser's state, and what `check_support` looks at."""
     z = _whitening.start(whitening, points)
-    return z, sampler._optimizer.init(z)
+    outside = None
+    if log_density is not None:
+        starts = whitening.unwhiten(z)
+        values = log_density.log_densities(starts, key)
+        bad = ~jnp.isfinite(values)
+        first = jnp.argmax(bad)
+        outside = jnp.sum(bad), first, values[first], starts[first]
+    return z, sampler._optimizer.init(z), outside
 
 
 @eqx.filter_jit

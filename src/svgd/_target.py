@@ -10,6 +10,8 @@ from jaxtyping import Array, Float
 
 from svgd._particles import ParticleLayout
 
+KINDS = ("auto", "log_density", "score")
+
 
 class Target(eqx.Module):
     """A log-density or a score, told apart by the shape of what it returns.
@@ -21,8 +23,10 @@ class Target(eqx.Module):
     * a pytree like the particle is a score.
 
     A single particle never is a bare scalar (`lay_out` asks for shape `(n, 1)`), so the two cannot
-    be confused. With a key, the function is called with `(particle, key)`, the same key for every
-    particle of a step, so that all of them see the same minibatch.
+    be confused, but for a log-density that was meant to be summed over dimensions and is not: a
+    caller who says which it is gets an error there. With a key, the function is called with
+    `(particle, key)`, the same key for every particle of a step, so that all of them see the same
+    minibatch.
 
     Attributes:
         fn: the function.
@@ -48,6 +52,12 @@ class Target(eqx.Module):
             lambda p: self.layout.ravel_one(self._call(self.layout.unravel_one(p), key))
         )(points)
 
+    def log_densities(self, points: Float[Array, "n d"], key: Array | None) -> Float[Array, " n"]:
+        """The log-density of each point; only where the function is one."""
+        if self.batched:
+            return self._call(self.layout.unravel(points), key)
+        return jax.vmap(lambda p: self.log_density(p, key))(points)
+
     def log_density(self, point: Float[Array, " d"], key: Array | None = None) -> Float[Array, ""]:
         """The log-density of one point; only where the function is one."""
         if self.batched:
@@ -64,14 +74,18 @@ def as_target(
     points: Float[Array, "n d"],
     key: Array | None,
     batched: bool,
+    kind: str = "auto",
 ) -> Target:
     """Finds out what `fn` is, without running it.
 
     Raises:
-        ValueError: if what it returns is neither a log-density nor a score of these particles, with
-            the shapes returned and expected, or is of another dtype than the particles.
+        ValueError: if what it returns is neither a log-density nor a score of these particles, or
+            not the one that `kind` names, with the shapes returned and expected; if it is of
+            another dtype than the particles; on another `kind`.
         TypeError: if it is not callable.
     """
+    if kind not in KINDS:
+        raise ValueError(f"kind must be one of {KINDS}, got {kind!r}")
     if not callable(fn):
         raise TypeError(f"the log-density or score must be callable, got {type(fn).__name__}")
     count = points.shape[0]
@@ -104,12 +118,22 @@ def as_target(
         raise
     is_log_density = eqx.is_array_like(out) or isinstance(out, jax.ShapeDtypeStruct)
     is_log_density = is_log_density and jnp.shape(out) == scalar
-    if not is_log_density and _shapes(out) != _shapes(example):
+    is_score = not is_log_density and _shapes(out) == _shapes(example)
+    if not (is_log_density or is_score) or kind not in (
+        "auto",
+        "log_density" if is_log_density else "score",
+    ):
+        expected = [
+            f"{shape} (a {name.replace('_', '-')})"
+            for name, shape in (("log_density", scalar), ("score", _shapes(example)))
+            if kind in ("auto", name)
+        ]
+        hint = "" if batched else " If it takes all particles at once, pass batched=True."
+        if is_score:
+            hint = " Was a sum over the dimensions of a particle left out?"
         raise ValueError(
             f"the function returns {_shapes(out)} for {'all particles' if batched else 'one particle'}"
-            f" of shape {_shapes(example)}: expected shape {scalar} (a log-density) or"
-            f" {_shapes(example)} (a score)."
-            + ("" if batched else " If it takes all particles at once, pass batched=True.")
+            f" of shape {_shapes(example)}: expected shape {' or '.join(expected)}.{hint}"
         )
     for leaf in jax.tree.leaves(out):
         if leaf.dtype != points.dtype:

@@ -12,6 +12,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from kernels import RadialKernel, stein_sum
 from svgd._choose import build_partition
+from svgd._match import check_match
 from svgd._particles import sum_is_finite
 from svgd._partition import Partition
 from svgd._sharded_exact import Share
@@ -173,10 +174,12 @@ class SteinUpdate(eqx.Module):
 
         Raises:
             ValueError: on empty particles, a rank other than 2, scores of another shape or dtype,
-                particles or scores that are not finite where the values are concrete, a partition of
-                another number of particles, and traced values without a partition (unless the
-                method is "exact", or "auto" with fewer than 1024 particles); on an axis that the
-                mesh doesn't have, and an axis without a mesh.
+                particles or scores that are not finite where the values are concrete, and traced
+                values without a partition (unless the method is "exact", or "auto" with fewer than
+                1024 particles); on a partition of another number of particles, method, type of
+                kernel, tolerance or theta, and, where all values are concrete, on one whose sample
+                of particles shows other particles, another order or another bandwidth; on an axis
+                that the mesh doesn't have, and an axis without a mesh.
 
         Cost:
             O(n^2 d) operations when exact; over cells O(n p^d d) for p polynomials an axis. Memory
@@ -202,14 +205,10 @@ def partition_for(
     update: SteinUpdate, particles: Float[Array, "n d"], partition: Partition | None
 ) -> Partition | None:
     """The partition given, checked, or one built from concrete particles where one is needed."""
-    n = particles.shape[0]
-    if partition is None and update.needs_partition(n):
+    if partition is not None:
+        check_match(update, particles, partition)
+    elif update.needs_partition(particles.shape[0]):
         partition = update.partition(particles)
-    if partition is not None and partition.num_particles != n:
-        raise ValueError(
-            f"the partition is of {partition.num_particles} particles, but {n} are given: "
-            "build it from these with update.partition(particles)"
-        )
     return partition
 
 

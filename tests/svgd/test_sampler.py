@@ -78,6 +78,12 @@ def test_log_density_and_score_each_and_batched_agree(relative_error):
         name: svgd.SVGD().run(fn, 1 + start(), 10, whiten=None, batched=batched).particles
         for name, (fn, batched) in KINDS.items()
     }
+    for name, (fn, batched) in KINDS.items():
+        kind = "score" if "score" in name else "log_density"
+        options = {"batched": batched, "kind": kind}
+        runs[f"said to be a {name}"] = (
+            svgd.SVGD().run(fn, 1 + start(), 10, whiten=None, **options).particles
+        )
     for name, particles in runs.items():
         assert relative_error(particles, runs["score"]) < 1e-13, name
 
@@ -279,6 +285,29 @@ BAD = {
         lambda: svgd.SVGD().run(lambda x: jnp.sum(x, axis=0), start(4, 2), batched=True),
         r"\(2,\).*\(4, 2\)",
     ),
+    "forgotten sum": (
+        lambda: svgd.SVGD().run(lambda x: -0.5 * x**2, start(4, 2), kind="log_density"),
+        r"returns \(2,\).*expected shape \(\) \(a log-density\)\. Was a sum",
+    ),
+    "forgotten sum, batched": (
+        lambda: svgd.SVGD().init(lambda x: -(x**2), start(4, 2), kind="log_density", batched=True),
+        r"returns \(4, 2\).*expected shape \(4,\) \(a log-density\)\. Was a sum",
+    ),
+    "forgotten sum, pytree": (
+        lambda: svgd.SVGD().run(lambda p: {"a": -p["a"]}, {"a": start(4, 2)}, kind="log_density"),
+        r"expected shape \(\) \(a log-density\)\. Was a sum",
+    ),
+    "log-density as score": (
+        lambda: svgd.SVGD().run(standard_normal, start(4, 2), kind="score"),
+        r"returns \(\).*expected shape \(2,\) \(a score\)",
+    ),
+    "score in a step": (
+        lambda: svgd.SVGD().step(
+            lambda x: -x, svgd.SVGD().init(standard_normal, start(4, 2)), kind="log_density"
+        ),
+        "a log-density",
+    ),
+    "kind": (lambda: svgd.SVGD().run(standard_normal, start(4, 2), kind="logp"), "logp"),
     "score dtype": (
         lambda: svgd.SVGD().run(lambda x: -x.astype(np.float32), start(4, 2)),
         "float32.*float64",
@@ -310,6 +339,49 @@ def test_bad_input(name):
     call, message = BAD[name]
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def positive(x):
+    """An exponential density, whose gradient is 0 where it has no support."""
+    return jnp.sum(jnp.where(x > 0, -x, -jnp.inf))
+
+
+OUTSIDE = {
+    "one by one": (positive, {}),
+    "batched": (lambda x: jax.vmap(positive)(x), {"batched": True}),
+    "stochastic": (lambda x, key: positive(x), {"key": jax.random.key(0)}),
+    "laplace": (lambda x: positive(x) - 0.5 * jnp.sum((x - 3) ** 2), {"whiten": "auto"}),
+    "nan": (lambda x: jnp.sum(jnp.log(x)), {}),
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_a_start_outside_of_the_support_is_refused(name, dtype):
+    fn, options = OUTSIDE[name]
+    begin = np.linspace(1, 4, 24).reshape(12, 2).astype(dtype)
+    options = {"whiten": None} | options
+    svgd.SVGD().init(fn, begin, **options)
+    begin[[5, 7], 1] = -2.5
+    with pytest.raises(ValueError, match=r"at 2 of the 12 .*particle 5, \[ 2.3043 -2.5 ") as caught:
+        svgd.SVGD().run(fn, begin, **options)
+    assert f"where it is {'nan' if name == 'nan' else '-inf'}" in str(caught.value)
+
+
+def test_particles_that_are_mapped_onto_the_mode_may_come_from_outside_of_the_support():
+    def cut_off(mode):
+        return lambda x: positive(x) - 0.5 * jnp.sum((x - 1 - mode) ** 2)
+
+    begin = -50 + 0.1 * start(40, 2)
+    state = svgd.SVGD().init(cut_off(9.0), begin)
+    assert state.whitening.moved and np.all(np.asarray(state.particles) > 0)
+    with pytest.raises(ValueError, match='mapped onto the mode; .*or take whiten="particles"'):
+        svgd.SVGD().init(cut_off(2.0), begin)
+
+
+def test_a_start_outside_of_the_support_is_shown_as_the_users_own_particle():
+    begin = {"a": np.ones(3), "b": np.array([[1.0], [-1.0], [2.0]])}
+    with pytest.raises(ValueError, match=r"particle 1, \{'a': array\(1\.\), 'b': array\(\[-1\.\]"):
+        svgd.SVGD().run(lambda p: positive(p["a"]) + positive(p["b"]), begin)
 
 
 def test_errors_of_the_function_say_how_it_was_called():
