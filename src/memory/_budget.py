@@ -14,7 +14,7 @@ from jaxtyping import PyTree
 
 
 class MemoryEstimateWarning(UserWarning):
-    """The backend reports no memory statistics, so an estimate is an upper bound."""
+    """XLA reports no scratch, or none at all, so an estimate is an upper bound."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,9 +75,11 @@ def row_bytes(
 
     Where the slope cannot be read:
         * The backend reports None, 0 or a negative number for either: the answer is the bytes of
-          every intermediate array of `fn`'s jaxpr divided by the number of rows, with loop bodies
-          counted once. That is an upper bound (XLA fuses and reuses most of them), and a
-          `MemoryEstimateWarning` says so.
+          every array that `fn`'s jaxpr computes, results included, divided by the number of rows,
+          with loop bodies counted once. That is an upper bound (XLA fuses and reuses most of
+          them), and a `MemoryEstimateWarning` says so. 0 is what a function has whose arrays all
+          fuse into its results, as elementwise ones do; such a function gains nothing from chunks,
+          but the same rows in a larger program, whose results XLA must keep, take up to the bound.
         * The peak does not grow between the two (small sizes can be scheduled differently): the
           answer is the larger peak divided by its number of rows, also an upper bound.
 
@@ -92,7 +94,7 @@ def row_bytes(
         key: stands for `fn` in the cache, for functions that are created at each call.
 
     Returns:
-        Bytes per row, positive.
+        Bytes per row; 0 only where `fn` computes no array of its rows, as the identity.
 
     Raises:
         ValueError: on counts that do not ascend from at least 1.
@@ -137,12 +139,21 @@ def _row_bytes(call: _Call, structure, signature, counts, backend: str) -> float
         peaks.append(_report(_compile(call.fn, args)).temp_bytes)
     if any(peak is None or peak <= 0 for peak in peaks):
         bound = _intermediate_bytes(call.fn, (_with_rows(call.rows, high), *call.shared)) / high
-        warnings.warn(
-            f"the {backend} backend reports no scratch memory for {call.key}; using the upper "
-            f"bound of {bound:.4g} bytes per row, the sum of all its intermediate arrays",
-            MemoryEstimateWarning,
-            stacklevel=3,
-        )
+        if bound:
+            name = getattr(call.key, "__qualname__", call.key)
+            if any(peak is None for peak in peaks):
+                why = f"The {backend} backend reports no memory statistics for {name}."
+            else:
+                why = (
+                    f"XLA fuses {name} into its results and needs no scratch of its own for {low} or "
+                    f"{high} rows: run it whole, if nothing else happens to its rows."
+                )
+            warnings.warn(
+                f"{why} row_bytes returns the upper bound of {format_bytes(bound)} for a row: all the "
+                "arrays that the function computes, as if each were kept.",
+                MemoryEstimateWarning,
+                stacklevel=3,
+            )
         return float(bound)
     slope = (peaks[1] - peaks[0]) / (high - low)
     return float(slope if slope > 0 else peaks[1] / high)

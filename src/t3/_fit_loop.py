@@ -1,5 +1,6 @@
 """The loop of a fit: compiled steps, and on the host what is seen, kept and decided between them."""
 
+import math
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -15,7 +16,8 @@ from ._format import TuckerTensorTrain
 from ._problem import LeastSquares
 from ._split import to_this_process
 
-# A relative misfit of so many eps is what the roundings of a pass over the modes leave.
+# A relative misfit, or fall of the objective, of so many eps is what the roundings of a pass over the
+# modes leave.
 _ROUNDING = 100.0
 
 
@@ -82,6 +84,7 @@ class Run:
             self.everywhere(earlier.current),
             self.everywhere(memory),
             earlier.step,
+            earlier.best,
         )
 
     def everywhere(self, tree: Any) -> Any:
@@ -153,17 +156,18 @@ class Run:
         if reason is not None or moved is None:
             return state, reason
         if not bool(moved.accepted):
-            return state, self._stuck(value)
+            return state, self._stuck(value, float(moved.promised))
         memory = {**state.memory, "reference": reference}
         return state._replace(current=moved.x, memory=memory, step=state.step + 1), None
 
-    def _stuck(self, value) -> str:
-        """Why no step goes down: the misfit is rounding, or the point is a poor one."""
-        misfit = (value / self.scale) ** 0.5 if self.scale else np.inf
-        if self.problem.ridge is None and misfit <= _ROUNDING * float(
-            jnp.finfo(self.problem.dtype).eps
-        ):
+    def _stuck(self, value, promised) -> str:
+        """Why no step goes down: all that is left is rounding, or the point is a poor one."""
+        misfit = _relative(value, self.scale)
+        rounding = _ROUNDING * float(jnp.finfo(self.problem.dtype).eps)
+        if self.problem.ridge is None and misfit <= rounding:
             return "residual is zero to rounding"
+        if promised <= rounding * value:
+            return "objective is as low as its rounding can tell"
         return f"line search found no decrease, at a relative misfit of {misfit:.2g}"
 
     def _converged(self, value, norm, reference, first, state) -> str | None:
@@ -238,14 +242,18 @@ class Run:
         return "objective stopped falling" if smooth[-1] > smooth[-5] else None
 
     def _recorded(self, state: FitResult, x, value, norm, detail) -> tuple[FitResult, str | None]:
+        objective = self.everywhere(jnp.asarray(value, self.problem.dtype))
+        misfit = _relative(float(_misfit(self.problem, x, objective)), self.scale)
         error = None
         if self.held_out is not None and self.held_out_scale is not None:
-            error = float(np.sqrt(float(_objective(self.held_out, x)) / self.held_out_scale))
-        record = Record(state.step, value, norm, error, detail)
+            error = _relative(float(_objective(self.held_out, x)), self.held_out_scale)
+        record = Record(state.step, value, norm, misfit, error, detail)
         patience = None if error is None else self.watch.patience
         measure = lambda r: r.objective if patience is None else r.validation  # noqa: E731
         best = all(measure(record) <= measure(old) for old in state.history)
-        state = state._replace(history=(*state.history, record), x=x if best else state.x)
+        if best:
+            state = state._replace(x=x, best=len(state.history))
+        state = state._replace(history=(*state.history, record))
         if self.watch.progress and jax.process_index() == 0:
             print(record)
         if self.watch.callback is not None and self.watch.callback(record, self.here(x)):
@@ -255,6 +263,18 @@ class Run:
             if errors.size - 1 - int(errors.argmin()) >= patience:
                 return state, "validation error stopped falling"
         return state, None
+
+
+def _relative(half_square: float, scale: float) -> float:
+    """Size of a residual relative to that of the data; both are halves of squares."""
+    if scale == 0:
+        return math.inf if half_square else 0.0
+    return math.sqrt(half_square / scale)
+
+
+@jax.jit
+def _misfit(problem: LeastSquares, x: TuckerTensorTrain, objective: Array) -> Array:
+    return problem.misfit(x, objective)
 
 
 @jax.jit

@@ -36,12 +36,14 @@ class Moved(NamedTuple):
         objective: there.
         length: last step length tried.
         accepted: whether the objective fell as asked.
+        promised: what the first length tried would have gained, were the objective linear.
     """
 
     x: TuckerTensorTrain
     objective: Array
     length: Array
     accepted: Array
+    promised: Array
 
 
 @eqx.filter_jit
@@ -165,10 +167,12 @@ def line_search(
         return y, value, length / 2, trials + 1
 
     # The loop takes the first trial too, from twice the length, so that it is compiled once.
+    promised = -slope * length
     infinite = jnp.full((), jnp.inf, local.objective.dtype)
     y, value, length, _ = lax.while_loop(
         unfinished, step, (x, infinite, length * 2, jnp.zeros((), jnp.int32))
     )
     accepted = enough(value, length)
     keep = lambda a, b: jnp.where(accepted, a, b)  # noqa: E731
-    return Moved(jax.tree.map(keep, y, x), keep(value, local.objective), length, accepted)
+    x, value = jax.tree.map(keep, y, x), keep(value, local.objective)
+    return Moved(x, value, length, accepted, promised)

@@ -81,6 +81,12 @@ class LeastSquares(eqx.Module):
         value = self._over_chunks(chunk, x.is_packed)
         return value if self.ridge is None else value + self.ridge * x.inner(x) / 2
 
+    def misfit(self, x: TuckerTensorTrain, objective: Array) -> Float[Array, ""]:
+        """``1/2 |w (samples(x) - data)|^2``, which is the objective `x` has without its ridge."""
+        if self.ridge is None:
+            return objective
+        return jnp.maximum(objective - self.ridge * x.inner(x) / 2, 0)
+
     def value_and_gradient(
         self, geometry: geometries.Geometry, x: TuckerTensorTrain, frame: T3Frame
     ) -> tuple[Float[Array, ""], T3Variations]:

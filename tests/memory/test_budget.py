@@ -1,6 +1,7 @@
 """Memory estimates against programs whose scratch is known, and chunk sizes against arithmetic."""
 
 import types
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -79,6 +80,24 @@ def test_without_statistics_the_jaxpr_bounds_the_scratch(statistics, dtype, repo
     # At least the difference, its sort and its cube; at most a handful more of that size.
     one_copy = 16 * 16 * dtype.itemsize
     assert 3 * one_copy <= bound < 8 * one_copy
+
+
+def test_scratch_that_is_fused_away_is_explained(dtype):
+    _budget._row_bytes.cache_clear()
+
+    def scaled(rows):
+        return 2 * rows
+
+    rows = jnp.ones((5, 16), dtype)
+    assert memory.compiled_memory(scaled, rows).temp_bytes == 0
+    with pytest.warns(memory.MemoryEstimateWarning, match=r"fuses .*scaled into its results"):
+        assert memory.row_bytes(scaled, rows) >= 16 * dtype.itemsize
+    # Nothing is computed, so there is nothing to warn of.
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        unchanged = memory.row_bytes(lambda rows: rows, rows)
+    assert unchanged == 0
+    assert memory.chunk_size_within(unchanged, 1, 100) == 100
 
 
 def test_without_a_statistics_object_at_all(monkeypatch, dtype):

@@ -97,6 +97,8 @@ def test_checkpoint_holds_the_last_step(tmp_path, start, probes):
     assert seen == [0, 1, 2, 3, 4]
     back = t3.FitResult.load(file)
     assert (back.step, back.reason, len(back.history)) == (4, whole.reason, 5)
+    about = lambda r: (r.converged, r.objective, r.relative_misfit)  # noqa: E731
+    assert about(back) == about(whole)
     np.testing.assert_array_equal(back.x.to_dense(), whole.x.to_dense())
 
 
@@ -135,7 +137,8 @@ def test_own_optimizer(truth, start, probes):
 def test_solved_start_stops_at_once(truth, probes):
     result = t3.fit(truth, *probes)
     assert result.step == 0
-    assert result.reason in ("residual is zero at the start", "gradient is zero at the start")
+    assert result.reason == "residual is zero at the start"
+    assert result.converged
 
 
 def test_zero_gradient_stops_at_once(probes):
@@ -144,6 +147,8 @@ def test_zero_gradient_stops_at_once(probes):
     for method in ("newton_cg", "adam"):
         result = t3.fit(zero, *probes, method=method, geometry="corewise")
         assert (result.step, result.reason) == (0, "gradient is zero at the start")
+        assert not result.converged
+        assert result.relative_misfit == 1
 
 
 @pytest.mark.parametrize("method", ["newton_cg", "adam"])
@@ -157,6 +162,50 @@ def test_non_finite_objective_raises_with_the_last_good_point(method, start, pro
     assert bool(jnp.all(jnp.isfinite(caught.value.result.x.to_dense())))
 
 
+@pytest.mark.parametrize("method", ["newton_cg", "gradient_descent", "mc_sgd"])
+def test_noisy_data_converge(method, dtype, start, probes):
+    sampling, data = probes
+    rng = np.random.default_rng(0)
+    noisy = tuple(a + 0.01 * rng.standard_normal(a.shape) for a in data)
+    x0 = jax.tree.map(lambda a: a.astype(dtype), start)
+    # In single precision the gradient cannot fall by the default 1e-8: rounding ends the fit.
+    result = t3.fit(x0, sampling, noisy, method=method, max_steps=400)
+    assert result.converged, result.reason
+    assert result.objective == min(record.objective for record in result.history)
+
+
+@pytest.mark.parametrize("regularizer", [None, 0.3])
+def test_the_misfit_leaves_the_regularizer_out(regularizer, dtype, start, probes):
+    sampling, data = probes
+    x0 = jax.tree.map(lambda a: a.astype(dtype), start)
+    weight = np.asarray([0.5, 2.0])
+    result = t3.fit(x0, sampling, data, regularizer=regularizer, weight=weight, max_steps=2)
+    assert not result.converged
+    stack = lambda jets: np.concatenate(  # noqa: E731
+        [(weight[:, None, None] * np.asarray(a, np.float64)).ravel() for a in jets]
+    )
+    x = jax.tree.map(lambda a: a.astype(jnp.float64), result.x)
+    samples = x.probe_derivatives(sampling.ww, sampling.pp, 1)
+    size = np.linalg.norm(stack(data))
+    expected = np.linalg.norm(stack(samples) - stack(data)) / size
+    # The misfit comes from a square of sums, which single precision rounds to 1e-7 of the largest.
+    tolerance = {"float32": 1e-3, "float64": 1e-9}[dtype.name]
+    np.testing.assert_allclose(result.relative_misfit, expected, rtol=tolerance)
+    zero = tuple(np.zeros_like(a) for a in data)
+    away = t3.fit(x0, sampling, zero, validation=(sampling, zero), max_steps=1)
+    assert (away.relative_misfit, away.history[0].validation) == (np.inf, np.inf)
+
+
+def test_before_the_first_look_nothing_is_known(start, probes):
+    sampling, data = probes
+    bad = tuple(np.full_like(a, np.nan) for a in data)
+    with pytest.raises(t3.FitError) as caught:
+        t3.fit(start, sampling, bad)
+    result = caught.value.result
+    assert np.isnan(result.objective) and np.isnan(result.relative_misfit)
+    assert not result.converged
+
+
 def test_interrupt_returns_the_best_point(start, probes):
     def interrupt(record, x):
         if record.step == 3:
@@ -164,6 +213,7 @@ def test_interrupt_returns_the_best_point(start, probes):
 
     result = t3.fit(start, *probes, callback=interrupt)
     assert result.reason == "interrupted"
+    assert not result.converged
     assert result.history[-1].objective < result.history[0].objective
 
 
