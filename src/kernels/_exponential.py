@@ -30,7 +30,8 @@ def half_square_exp(r2: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
 
     XLA's exponential in float64 takes most of the time of a tile on CPUs. This one reads 2^k from
     bits and 2^r from a polynomial; nanoseconds a pair on two CPU cores, d = 3, with the distances and
-    the sums: 0.93 beside 1.30. Relative errors grow with r2, as those of r2 itself do. It has no subnormal values: below 2^-1022 it is 0.
+    the sums: 0.93 beside 1.30. Relative errors grow with r2, as those of r2 itself do. It has no
+    subnormal values: below 2^-1022 it is 0.
     """
     if r2.dtype == jnp.float64 and jax.default_backend() == "cpu":
         return _by_polynomial(r2)
