@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import lax
-from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 import kernels
 from memory import map_concat
 from svgd._diagnostics import mmd_squared
-from svgd._particles import lay_out
+from svgd._particles import lay_out, lay_out_alike
 from svgd._target import as_target
 
 # Elements of one (rows, points, d) block of differences.
@@ -61,7 +61,7 @@ def whitened_bandwidth(num_particles: int, dimension: int) -> float:
 
 
 def median_bandwidth(
-    particles: ArrayLike, max_points: int = 1024, *, key: PRNGKeyArray | None = None
+    particles: PyTree, max_points: int = 1024, *, key: PRNGKeyArray | None = None
 ) -> Float[Array, ""]:
     """The median heuristic: h = median_(i<j) |x_i - x_j| / sqrt(2 log(n + 1)).
 
@@ -73,7 +73,8 @@ def median_bandwidth(
     In whitened coordinates and more than a few dimensions it is too small: see `whitened_bandwidth`.
 
     Args:
-        particles: (n, d).
+        particles: an array (n, d) or a pytree of arrays with leading axis n, as `SVGD.run` returns,
+            whose leaves are ravelled.
         max_points: above this many particles, a random subset of this size stands for all in the
             median (n in the divisor stays what it is). At 1024 the median is within about 3 %.
         key: of the subset. None takes a fixed one.
@@ -91,7 +92,7 @@ def median_bandwidth(
     """
     if max_points < 2:
         raise ValueError(f"max_points must be at least 2, got {max_points}")
-    particles = _matrix(particles, "particles")
+    _, particles = lay_out(particles)
     n = particles.shape[0]
     points = lax.stop_gradient(particles)
     if n > max_points:
@@ -132,8 +133,8 @@ class LearnedBandwidth(NamedTuple):
 
 def learn_bandwidth(
     log_density: Callable,
-    particles: ArrayLike,
-    samples: ArrayLike,
+    particles: PyTree,
+    samples: PyTree,
     *,
     kernel: kernels.RadialKernel | None = None,
     num_steps: int = 50,
@@ -149,9 +150,9 @@ def learn_bandwidth(
     budget of steps that is known.
 
     Args:
-        log_density: log-density or score of one particle, shape (d,), as in `SVGD.run`.
-        particles: where each run starts, (n, d).
-        samples: held-out samples of the target, (m, d).
+        log_density: log-density or score of one particle, as in `SVGD.run`.
+        particles: where each run starts, an array (n, d) or a pytree of arrays with leading axis n.
+        samples: m held-out samples of the target in the same form.
         kernel: where to start; a Gaussian of `median_bandwidth(particles)` when None. All of its
             parameters are learned (scalar, one bandwidth per dimension, or a metric).
         num_steps: steps in a run.
@@ -167,13 +168,7 @@ def learn_bandwidth(
     """
     from svgd._update import SteinUpdate
 
-    layout, points = lay_out(_matrix(particles, "particles"))
-    samples = _matrix(samples, "samples")
-    if samples.shape[1] != points.shape[1] or samples.dtype != points.dtype:
-        raise ValueError(
-            f"samples of shape {samples.shape} and dtype {samples.dtype} cannot be compared with "
-            f"particles of shape {points.shape} and dtype {points.dtype}"
-        )
+    layout, points, samples = lay_out_alike(particles, samples, ("particles", "samples"))
     for name, value, least in (("num_steps", num_steps, 1), ("num_iterations", num_iterations, 0)):
         if value < least:
             raise ValueError(f"{name} must be at least {least}, got {value}")
@@ -207,10 +202,3 @@ def learn_bandwidth(
         kernel, opt_state, value = iterate(kernel, opt_state)
         losses.append(value)
     return LearnedBandwidth(kernel, jnp.stack(losses) if losses else jnp.zeros(0, points.dtype))
-
-
-def _matrix(array, name: str) -> Array:
-    array = jnp.asarray(array)
-    if array.ndim != 2:
-        raise ValueError(f"{name} must have shape (n, d), got {array.shape}")
-    return lay_out(array)[1]

@@ -284,16 +284,26 @@ def _tree(update, places, n, cells, pairs, counts, seconds, accuracy, location):
 
 
 def _text(report, method, reason, n, seconds, accuracy, choices):
+    backend = jax.default_backend()
     lines = [
-        f"{n:,} particles on {jax.default_backend()}: {method} ({reason})",
+        f"{n:,} particles on {backend}: {method} ({reason})",
         f"accuracy: {accuracy}",
-        f"leaves or cells {report.num_leaves:,}; near leaf pairs (directed) "
-        f"{report.num_near_leaf_pairs:,}; far pairs {report.num_far_pairs:,}; far entries "
-        f"{report.num_far_entries:,}; tiles {report.num_tiles:,}",
-        "predicted seconds: " + ", ".join(f"{k} {v:.3g}" for k, v in seconds.items()),
     ]
+    guess = "" if backend == "cpu" else f", from unit costs of two CPU cores: guesses on {backend}"
+    predicted = ", ".join(f"{name} {value:.3g}" for name, value in seconds.items())
+    lines.append(f"predicted seconds{guess}: {predicted}")
     if choices is not None:
         location, pairing = choices
+        counts = {
+            "cells" if pairing is None else "leaves": report.num_leaves,
+            "near leaf pairs (directed)": report.num_near_leaf_pairs,
+            "far pairs": report.num_far_pairs,
+            "far entries": report.num_far_entries,
+            "tiles": report.num_tiles,
+        }
+        # A count of 0 is of something that this way of summing doesn't have.
+        told = "; ".join(f"{name} {count:,}" for name, count in counts.items() if count)
+        lines.insert(2, told)
         lines.append(f"built on the {location} (crossover {LOCATION.name})")
         if pairing is not None:
             lines.append(f"pairing {pairing} (crossover {PAIRING.name})")

@@ -4,23 +4,24 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float, PyTree
 
 import kernels
 from memory import map_sum
+from svgd._particles import lay_out_alike
 
 # Elements of one (targets, sources, d) tile of differences.
 _TILE_ELEMENTS = 1 << 18
 
 
-def ksd(particles: ArrayLike, scores: ArrayLike, kernel: kernels.RadialKernel) -> Float[Array, ""]:
+def ksd(particles: PyTree, scores: PyTree, kernel: kernels.RadialKernel) -> Float[Array, ""]:
     """The kernel Stein discrepancy, the square root of the V-statistic of `ksd_squared`."""
     return jnp.sqrt(jnp.maximum(ksd_squared(particles, scores, kernel), 0))
 
 
 def ksd_squared(
-    particles: ArrayLike,
-    scores: ArrayLike,
+    particles: PyTree,
+    scores: PyTree,
     kernel: kernels.RadialKernel,
     *,
     statistic: Literal["V", "U"] = "V",
@@ -36,9 +37,11 @@ def ksd_squared(
     multiquadric it does not (Gorham and Mackey, 2017).
 
     Args:
-        particles: (n, d).
-        scores: gradient of the log-density at each particle, (n, d).
-        kernel: `kernels.InverseMultiquadric` or `kernels.Gaussian`.
+        particles: an array (n, d) or a pytree of arrays with leading axis n, as `SVGD.run` returns;
+            its leaves are ravelled in order to d coordinates.
+        scores: gradient of the log-density at each particle, in the form of the particles.
+        kernel: `kernels.InverseMultiquadric` or `kernels.Gaussian`. A bandwidth for each dimension,
+            or a metric, is of the ravelled coordinates.
         statistic: "V" takes all n^2 pairs, is not negative, and is biased by about E[u(x, x)] / n;
             "U" leaves the n equal pairs out, is unbiased, and may be negative.
 
@@ -46,18 +49,18 @@ def ksd_squared(
         A scalar, differentiable (in reverse mode) in particles, scores and kernel parameters.
 
     Raises:
-        ValueError: on shapes that do not match, no particles, one particle under "U".
+        ValueError: on shapes, structures or dtypes that do not match, no particles, values that are
+            not finite where they are concrete, one particle under "U".
 
     Cost:
         O(n^2 d); memory of the inputs and a tile of 2^18 elements, forward and backward.
     """
-    particles, scores = _matrix(particles, "particles"), jnp.asarray(scores)
+    _, particles, scores = lay_out_alike(particles, scores, ("particles", "scores"))
     if scores.shape != particles.shape:
         raise ValueError(
             f"scores have shape {scores.shape} for particles of shape {particles.shape}: "
             "give one score per particle"
         )
-    _same_dtype(particles, scores, "scores")
     n, d = particles.shape
     _check_statistic(statistic, n)
     # Distances do not change, and smaller numbers cancel less.
@@ -86,8 +89,8 @@ def ksd_squared(
 
 
 def mmd_squared(
-    x: ArrayLike,
-    y: ArrayLike,
+    x: PyTree,
+    y: PyTree,
     kernel: kernels.RadialKernel,
     *,
     statistic: Literal["V", "U"] = "V",
@@ -97,9 +100,11 @@ def mmd_squared(
         mean k(x, x') + mean k(y, y') - 2 mean k(x, y)
 
     Args:
-        x: (n, d).
-        y: (m, d).
-        kernel: a radial kernel.
+        x: an array (n, d) or a pytree of arrays with leading axis n, as `SVGD.run` returns; its
+            leaves are ravelled in order to d coordinates.
+        y: m points in the same form.
+        kernel: a radial kernel. A bandwidth for each dimension, or a metric, is of the ravelled
+            coordinates.
         statistic: "V" takes all pairs and is not negative; "U" leaves a point's pair with itself
             out, is unbiased and may be negative.
 
@@ -107,15 +112,13 @@ def mmd_squared(
         A scalar, differentiable in both samples and the kernel's parameters.
 
     Raises:
-        ValueError: on samples that cannot be compared, or too few.
+        ValueError: on samples that cannot be compared, too few, or not finite where their values are
+            concrete.
 
     Cost:
         O((n + m)^2 d); memory of the inputs and a few tiles, forward and backward.
     """
-    x, y = _matrix(x, "x"), _matrix(y, "y")
-    if x.shape[1] != y.shape[1]:
-        raise ValueError(f"the samples have dimensions {x.shape[1]} and {y.shape[1]}")
-    _same_dtype(x, y, "the second sample")
+    _, x, y = lay_out_alike(x, y, ("first sample's points", "second sample's points"))
     n, m = len(x), len(y)
     _check_statistic(statistic, min(n, m))
     center = jnp.mean(y, axis=0)[None, :]
@@ -138,20 +141,6 @@ def _sum_over_pairs(tile, a, b, d: int) -> Array:
         return map_sum(lambda columns: tile(rows, columns), b, chunk_size=side, checkpoint=True)
 
     return map_sum(row_of_tiles, a, chunk_size=side, checkpoint=True)
-
-
-def _matrix(array, name: str) -> Array:
-    array = jnp.asarray(array)
-    if array.ndim != 2 or array.shape[0] == 0 or array.shape[1] == 0:
-        raise ValueError(f"{name} must have shape (n, d) with n, d >= 1, got {array.shape}")
-    if not jnp.issubdtype(array.dtype, jnp.floating):
-        array = array.astype(jnp.result_type(float))
-    return array
-
-
-def _same_dtype(first: Array, second: Array, name: str) -> None:
-    if first.dtype != second.dtype:
-        raise ValueError(f"{name} are {second.dtype}, but the first sample is {first.dtype}")
 
 
 def _check_statistic(statistic: str, count: int) -> None:

@@ -25,6 +25,10 @@ class ParticleLayout:
     def dimension(self) -> int:
         return sum(math.prod(shape) for shape in self.shapes)
 
+    def form(self) -> PyTree:
+        """The pytree of a particle's shapes, to be shown."""
+        return jax.tree.unflatten(self.treedef, list(self.shapes))
+
     def ravel(self, particles: PyTree) -> Float[Array, "n d"]:
         """The particles as one array. The pytree must have this layout."""
         leaves = self.treedef.flatten_up_to(particles)
@@ -57,12 +61,15 @@ class ParticleLayout:
         return self.treedef.unflatten(leaves)
 
 
-def lay_out(particles: PyTree) -> tuple[ParticleLayout, Float[Array, "n d"]]:
+def lay_out(
+    particles: PyTree, name: str = "particles"
+) -> tuple[ParticleLayout, Float[Array, "n d"]]:
     """The layout of a particle set and its points as an array of one floating dtype.
 
     Args:
         particles: one array of shape `(n, d)`, or a pytree of arrays with leading axis `n`. NumPy
             arrays are taken; integers are promoted to the default float.
+        name: what errors call them.
 
     Raises:
         ValueError: no arrays, no particles, unequal leading axes, a bare array without a parameter
@@ -71,36 +78,54 @@ def lay_out(particles: PyTree) -> tuple[ParticleLayout, Float[Array, "n d"]]:
     """
     leaves, treedef = jax.tree.flatten(particles)
     if not leaves:
-        raise ValueError("the particles hold no array")
+        raise ValueError(f"the {name} hold no array")
     leaves = [_as_float(leaf) for leaf in leaves]
     shapes = [leaf.shape for leaf in leaves]
     bare = jax.tree_util.treedef_is_leaf(treedef)
     if bare and len(shapes[0]) < 2:
         raise ValueError(
-            f"particles given as one array need shape (n, d), got {shapes[0]}: "
+            f"{name} given as one array need shape (n, d), got {shapes[0]}: "
             "for one parameter give shape (n, 1)"
         )
     counts = {shape[0] if shape else None for shape in shapes}
     if len(counts) != 1 or None in counts:
         raise ValueError(
-            "every leaf of the particles needs the same leading axis, the number of particles; "
+            f"every leaf of the {name} needs the same leading axis, the number of particles; "
             f"got shapes {shapes}"
         )
     if counts == {0} or all(0 in shape for shape in shapes):
-        raise ValueError(f"there are no particles to move: the leaves have shapes {shapes}")
+        raise ValueError(f"there are no {name}: the leaves have shapes {shapes}")
     dtypes = {leaf.dtype.name for leaf in leaves}
     if len(dtypes) != 1:
         raise ValueError(
-            f"the leaves of the particles have different dtypes, {sorted(dtypes)}: cast them to one"
+            f"the leaves of the {name} have different dtypes, {sorted(dtypes)}: cast them to one"
         )
     for leaf in leaves:
         if isinstance(leaf, jax.core.Tracer) or sum_is_finite(leaf):
             continue
         bad = int(np.sum(~np.isfinite(np.asarray(leaf)).reshape(leaf.shape[0], -1).all(1)))
         if bad:
-            raise ValueError(f"{bad} of {leaf.shape[0]} particles hold NaN or infinity")
+            raise ValueError(f"{bad} of {leaf.shape[0]} {name} hold NaN or infinity")
     layout = ParticleLayout(treedef, tuple(shape[1:] for shape in shapes))
     return layout, layout.ravel(treedef.unflatten(leaves))
+
+
+def lay_out_alike(
+    first: PyTree, second: PyTree, names: tuple[str, str]
+) -> tuple[ParticleLayout, Float[Array, "n d"], Float[Array, "m d"]]:
+    """Two sets of particles of one layout and dtype, as `lay_out` gives each, or a ValueError."""
+    layout, rows = lay_out(first, names[0])
+    other, others = lay_out(second, names[1])
+    if other != layout:
+        raise ValueError(
+            f"the {names[1]} have the form {other.form()} without their leading axis, but the "
+            f"{names[0]} {layout.form()}: give both alike"
+        )
+    if others.dtype != rows.dtype:
+        raise ValueError(
+            f"the {names[1]} are {others.dtype}, but the {names[0]} {rows.dtype}: cast one of them"
+        )
+    return layout, rows, others
 
 
 def sum_is_finite(rows: Array) -> bool:

@@ -26,7 +26,7 @@ from svgd._sharding import (
     place_state,
     share_of,
 )
-from svgd._state import SVGDState, check_support, first_key, non_finite, typed
+from svgd._state import SVGDState, check_restored, check_support, first_key, non_finite, typed
 from svgd._target import Target, as_target
 from svgd._update import SteinUpdate, direction, partition_for
 
@@ -98,6 +98,7 @@ class SVGD(eqx.Module):
             jax.device_put(np.zeros((), np.int32)),
             None if key is None else jax.random.key_data(key),
             jax.device_put(np.zeros(_NUM_SHAPES, np.int32)),
+            jax.device_put(np.int32(_whitening.KINDS.index(whitening.kind))),
             layout,
             None if key is None else jax.random.key_impl(key),
         )
@@ -124,6 +125,7 @@ class SVGD(eqx.Module):
 
         The result is not checked for NaN; `run` does that.
         """
+        check_restored(state)
         target = as_target(log_density, state.layout, state.points, state.key, batched, kind)
         split = _split(mesh, axis)
         if split is not None:
@@ -190,8 +192,9 @@ class SVGD(eqx.Module):
             its rows are split over the devices.
 
         Raises:
-            ValueError: on bad arguments, before anything is computed, and where a log-density is not
-                finite at a particle that the run would start from.
+            ValueError: on bad arguments, before anything is computed; where a log-density is not
+                finite at a particle that the run would start from; on a state that was read from a
+                file into one made with another `whiten`.
             NonFiniteError: if particles become NaN or infinite. It names the step and carries the
                 last finite particles.
 
@@ -210,6 +213,7 @@ class SVGD(eqx.Module):
         with _on(split):
             if going_on:
                 state = particles
+                check_restored(state)
             else:
                 particles = place_particles(particles, *split) if split else particles
                 state = self.init(
@@ -282,6 +286,7 @@ class SVGD(eqx.Module):
             step,
             key_data,
             state.shapes,
+            state.whitened_by,
             state.layout,
             state.key_impl,
         )

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from svgd._particles import ParticleLayout
 from svgd._target import Target
-from svgd._whitening import Whitening
+from svgd._whitening import KINDS, Whitening
 
 
 class SVGDState(eqx.Module):
@@ -27,6 +27,8 @@ class SVGDState(eqx.Module):
         key_data: of the key from which the next step of a stochastic run splits its own, or None.
         shapes: of the latest partition of a tree update, which the next one keeps where it can; 0
             before the first.
+        whitened_by: the index of `whitening.kind` in `svgd._whitening.KINDS`. Saved with the arrays,
+            where the kind is not, so that a state read into one of another kind is told.
         layout: how a point is the user's pytree.
         key_impl: the generator of that key.
     """
@@ -37,6 +39,7 @@ class SVGDState(eqx.Module):
     step: Int[Array, ""]
     key_data: Array | None
     shapes: Int[Array, " sizes"]
+    whitened_by: Int[Array, ""]
     layout: ParticleLayout = eqx.field(static=True)
     key_impl: Any = eqx.field(static=True, default=None)
 
@@ -120,6 +123,20 @@ def check_support(outside, layout: ParticleLayout, count: int, moved: bool) -> N
         f"support has no score that leads back: start inside{nearer}, or sample parameters without "
         "bounds, such as logarithms"
     )
+
+
+def check_restored(state: SVGDState) -> None:
+    """Raises ValueError where a state was read from a file into one that whitens otherwise."""
+    if isinstance(state.whitened_by, jax.core.Tracer):
+        return
+    saved, kind = KINDS[int(state.whitened_by)], state.whitening.kind
+    if saved != kind:
+        wanted = {"none": "whiten=None", "factor": "whiten= the same factor"}
+        raise ValueError(
+            f'the state was saved in a run whose whitening is "{saved}", and read into a state whose '
+            f'whitening is "{kind}": make that one with '
+            f"""init(..., {wanted.get(saved, f'whiten="{saved}"')})"""
+        )
 
 
 def first_key(key):

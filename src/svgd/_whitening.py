@@ -34,6 +34,10 @@ _ARRIVED = 1e-4
 _CLOSE_ENOUGH = 1e-2
 
 
+# A saved state names its kind by the place in this list.
+KINDS = ("none", "particles", "laplace", "factor")
+
+
 class Whitening(eqx.Module):
     """An affine map between the user's coordinates x and those that are sampled, x = center + L z.
 

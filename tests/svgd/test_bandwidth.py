@@ -121,6 +121,19 @@ def test_learning_from_a_given_kernel_with_one_bandwidth_per_axis(key):
     assert learned.losses[-1] < learned.losses[0]
 
 
+def test_learning_over_pytrees(key):
+    target = svgd.targets.gaussian(np.zeros(2), np.diag([1.0, 9.0]))
+    begin, samples = 0.4 * jax.random.normal(key, (40, 2)), target.sample(key, 40)
+    arguments = {"num_steps": 5, "num_iterations": 2}
+    flat = svgd.learn_bandwidth(target.log_density, begin, samples, **arguments)
+    trees = svgd.learn_bandwidth(
+        lambda p: target.log_density(jnp.stack([p["a"], p["b"]])),
+        *({"a": rows[:, 0], "b": rows[:, 1]} for rows in (begin, samples)),
+        **arguments,
+    )
+    assert np.allclose(trees.losses, flat.losses, rtol=1e-12)
+
+
 BAD = {
     "rank": (lambda: svgd.median_bandwidth(np.zeros(3)), r"\(n, d\), got \(3,\)"),
     "empty": (lambda: svgd.median_bandwidth(np.zeros((0, 2))), "no particles"),
@@ -129,7 +142,7 @@ BAD = {
     "rule": (lambda: svgd.whitened_bandwidth(0, 2), "at least one"),
     "learn": (
         lambda: svgd.learn_bandwidth(lambda x: -x, np.zeros((4, 2)), np.zeros((4, 3))),
-        r"\(4, 3\).*\(4, 2\)",
+        r"\(3,\).*\(2,\)",
     ),
     "learn steps": (
         lambda: svgd.learn_bandwidth(lambda x: -x, np.zeros((4, 2)), np.zeros((4, 2)), num_steps=0),

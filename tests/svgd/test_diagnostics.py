@@ -139,6 +139,35 @@ def test_memory_is_bounded():
     assert memory.compiled_memory(value, x).temp_bytes < 16e6
 
 
+def as_pytree(rows):
+    """Rows in leaves of several shapes, whose order in the tree is that of the columns."""
+    return {"a": rows[:, 0], "b": (rows[:, None, 1:],)}
+
+
+def test_particles_may_be_a_pytree(dtype):
+    x, s, y = (rows.astype(dtype) for rows in (POINTS, SCORES, POINTS[:29] + 1))
+    kernel = kernel_of("imq", [0.5, 1.0, 2.0], dtype)
+    for diagnostic in (svgd.ksd, svgd.ksd_squared):
+        assert diagnostic(as_pytree(x), as_pytree(s), kernel) == diagnostic(x, s, kernel)
+    expected = svgd.mmd_squared(x, y, kernel)
+    assert svgd.mmd_squared(as_pytree(x), as_pytree(y), kernel) == expected
+    assert svgd.median_bandwidth(as_pytree(x)) == svgd.median_bandwidth(x)
+
+
+def test_particles_of_a_run_go_into_diagnostics_as_they_are():
+    def log_density(p):
+        return -0.5 * (p["a"] ** 2 + jnp.sum(p["b"] ** 2))
+
+    begin = {"a": 1 + POINTS[:, 0], "b": POINTS[:, 1:]}
+    particles = svgd.SVGD().run(log_density, begin, 100).particles
+    kernel = kernels.InverseMultiquadric(svgd.median_bandwidth(particles))
+    before, after = (
+        jax.jit(svgd.ksd)(p, jax.vmap(jax.grad(log_density))(p), kernel) for p in (begin, particles)
+    )
+    assert after < before / 5
+    assert svgd.mmd_squared(particles, begin, kernel) > 0.01
+
+
 GAUSSIAN = kernels.Gaussian(1.0)
 BAD = {
     "scores": (lambda: svgd.ksd_squared(POINTS, SCORES[:5], GAUSSIAN), r"\(5, 3\).*\(41, 3\)"),
@@ -152,10 +181,23 @@ BAD = {
         lambda: svgd.ksd_squared(POINTS[:1], SCORES[:1], GAUSSIAN, statistic="U"),
         "at least two",
     ),
-    "mmd dimension": (lambda: svgd.mmd_squared(POINTS, POINTS[:, :2], GAUSSIAN), "3 and 2"),
+    "mmd dimension": (lambda: svgd.mmd_squared(POINTS, POINTS[:, :2], GAUSSIAN), r"\(2,\).*\(3,\)"),
     "mmd dtype": (
         lambda: svgd.mmd_squared(POINTS, POINTS.astype(np.float32), GAUSSIAN),
         "float32.*float64",
+    ),
+    "nan": (lambda: svgd.ksd_squared(POINTS, SCORES * np.nan, GAUSSIAN), "41 of 41 scores"),
+    "score structure": (
+        lambda: svgd.ksd({"a": POINTS}, {"b": SCORES}, GAUSSIAN),
+        r"scores have the form \{'b': \(3,\)\}.* particles \{'a': \(3,\)\}",
+    ),
+    "score shape": (
+        lambda: svgd.ksd_squared({"a": POINTS}, {"a": SCORES[:, :2]}, GAUSSIAN),
+        r"\{'a': \(2,\)\}.*\{'a': \(3,\)\}",
+    ),
+    "mmd tree and array": (
+        lambda: svgd.mmd_squared({"a": POINTS}, POINTS, GAUSSIAN),
+        r"second sample's points have the form \(3,\).*\{'a': \(3,\)\}",
     ),
     "mmd one": (
         lambda: svgd.mmd_squared(POINTS, POINTS[:1], GAUSSIAN, statistic="U"),

@@ -266,6 +266,26 @@ def test_auto_takes_what_is_cheaper(rng):
     assert wide.method == "exact"
 
 
+EXPLAINED = {
+    "cells": (["cells", "far pairs", "far entries", "tiles"], ["near leaf", "leaves", "pairing"]),
+    "pairs": (["leaves", "near leaf pairs (directed)", "tiles", "pairing"], ["far"]),
+    "theta": (["leaves", "near leaf pairs (directed)", "far pairs", "far entries"], ["cells"]),
+    "exact": (["exact (as asked)", "predicted seconds"], ["leaves", "near", "far", "tiles"]),
+}
+
+
+@pytest.mark.parametrize("way", EXPLAINED)
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_what_does_not_apply_is_not_explained(way, backend, rng, monkeypatch):
+    _, partition = built(rng.normal(size=(1500, 2)), way)
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    text = partition.explain()
+    said, unsaid = EXPLAINED[way]
+    assert all(word in text for word in said) and not any(word in text for word in unsaid)
+    assert " 0;" not in text
+    assert ("unit costs of two CPU cores: guesses on gpu" in text) == (backend == "gpu")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

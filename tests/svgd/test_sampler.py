@@ -167,6 +167,37 @@ def test_a_restored_run_continues_bit_for_bit(arguments, seed, dtype):
     assert eqx.tree_equal(rest.opt_state, whole.opt_state)
 
 
+WHITENED = {
+    "none": None,
+    "particles": "particles",
+    "laplace": "laplace",
+    "factor": np.array([1.0, 2.0]),
+}
+
+
+@pytest.mark.parametrize("saved", WHITENED)
+@pytest.mark.parametrize("other", WHITENED)
+def test_a_state_read_into_one_that_whitens_otherwise_is_refused(saved, other):
+    sampler = svgd.SVGD()
+    # Few particles, whose covariance is diagonal, or many: the arrays' shapes are often the same.
+    for n in (6, 60):
+        begin = start(n, 2)
+        state = sampler.run(standard_normal, begin, 2, whiten=WHITENED[saved])
+        like = sampler.init(standard_normal, begin, whiten=WHITENED[other])
+        if like.whitening.factor.shape != state.whitening.factor.shape:
+            continue
+        file = io.BytesIO()
+        eqx.tree_serialise_leaves(file, state)
+        file.seek(0)
+        restored = eqx.tree_deserialise_leaves(file, like)
+        if saved == other:
+            sampler.step(standard_normal, sampler.run(standard_normal, restored, 2))
+            continue
+        for go_on in (sampler.run, sampler.step):
+            with pytest.raises(ValueError, match=f'is "{saved}", .* is "{other}".*whiten='):
+                go_on(standard_normal, restored)
+
+
 def test_one_program_serves_every_number_of_steps(caplog):
     sampler, begin = svgd.SVGD(), start(30, 2)
     state = sampler.run(standard_normal, begin, 1, whiten=None)
