@@ -1,5 +1,6 @@
 """Cores of particular tensors."""
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,9 +17,16 @@ def checked_sizes(
     """Sizes as plain integers.
 
     Raises:
-        ValueError: wrong numbers of ranks, or sizes below 1.
+        ValueError: wrong numbers of ranks, sizes below 1, or that are no integers.
     """
-    sizes = T3Ranks(*(tuple(int(i) for i in side) for side in (shape, tucker_ranks, tt_ranks)))
+    try:
+        sides = (shape, tucker_ranks, tt_ranks)
+        sizes = T3Ranks(*(tuple(operator.index(i) for i in side) for side in sides))
+    except TypeError:
+        raise ValueError(
+            f"Sizes and ranks must be sequences of integers, got shape {shape}, Tucker ranks "
+            f"{tucker_ranks} and train ranks {tt_ranks}."
+        ) from None
     d = len(sizes.shape)
     if d == 0 or len(sizes.tucker) != d or len(sizes.tt) != d + 1:
         raise ValueError(
@@ -73,8 +81,8 @@ def exact_cores(dense: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
     indices from it, so only that mode's core holds data.
     """
     shape = dense.shape
-    if not shape:
-        raise ValueError("A tensor needs at least one axis, got an array without axes.")
+    if not shape or min(shape) < 1:
+        raise ValueError(f"A tensor needs an axis and entries, got an array of shape {shape}.")
     dtype = dense.dtype
     tucker = tuple(jnp.eye(size, dtype=dtype) for size in shape)
     before = [1]

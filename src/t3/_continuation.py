@@ -6,11 +6,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from ._fit import fit
+from ._fit import checked_number, fit
 from ._fit_result import FitResult
 from ._format import TuckerTensorTrain
 from ._packing import pad_to
 from ._ranks import minimal_ranks
+from ._rounding import rank_pair
 from ._samples import Sampling
 
 
@@ -48,7 +49,11 @@ def enlarge(
 
     Returns:
         A tensor that differs from `x` by about `size` of its norm.
+
+    Raises:
+        ValueError: ranks of wrong number.
     """
+    ranks = rank_pair(ranks, x.shape, "enlarge")
     packed, x = x.is_packed, x.orthogonalize().unpack()
     tucker = tuple(max(pair) for pair in zip(x.tucker_ranks, ranks[0], strict=True))
     train = tuple(max(pair) for pair in zip(x.tt_ranks, ranks[1], strict=True))
@@ -101,8 +106,17 @@ def fit_growing_ranks(
     Returns:
         `Continuation` with the best tensor and all stages.
 
+    Raises:
+        ValueError: no validation, no stages, no growth, max_ranks of wrong number.
+
     Cost: one compilation and one fit for each stage.
     """
+    if validation is None:
+        raise ValueError("Ranks grow while a validation error falls: give validation=.")
+    max_stages = checked_number("max_stages", max_stages, 1)
+    growth = checked_number("growth", growth, 1)
+    if max_ranks is not None:
+        max_ranks = rank_pair(max_ranks, x0.shape, "max_ranks")
     key = jax.random.key(0) if key is None else key
     options = {"patience": 3, **options}
     x, stages, errors = x0, [], []

@@ -1,5 +1,7 @@
 """Fit a Tucker tensor train to measurements."""
 
+import math
+import operator
 import os
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +20,19 @@ from ._samples import Sampling
 # Steps when the caller does not say.
 MAX_STEPS = {"newton_cg": 50, "gradient_descent": 500, "mc_sgd": 3000, "adam": 2000}
 
+_STOCHASTIC = ("mc_sgd", "adam")
+# Options that only some methods read.
+_READ_BY = {
+    "batch_size": _STOCHASTIC,
+    "check_every": _STOCHASTIC,
+    "gradient_tolerance": ("newton_cg", "gradient_descent"),
+    "max_cg_steps": ("newton_cg",),
+    "forcing_power": ("newton_cg",),
+    "resident": ("newton_cg",),
+    "learning_rate": ("adam",),
+    "optimizer": ("adam",),
+}
+
 
 def fit(
     x0: TuckerTensorTrain,
@@ -30,14 +45,14 @@ def fit(
     key: Array | None = None,
     batch_size: int | None = None,
     max_steps: int | None = None,
-    gradient_tolerance: float = 1e-8,
-    max_cg_steps: int = 200,
-    forcing_power: float = 0.5,
+    gradient_tolerance: float | None = None,
+    max_cg_steps: int | None = None,
+    forcing_power: float | None = None,
     weight: Any = None,
     regularizer: float | None = None,
-    learning_rate: float = 1e-2,
+    learning_rate: float | None = None,
     optimizer: Any = None,
-    check_every: int = 25,
+    check_every: int | None = None,
     validation: tuple[Sampling, Any] | None = None,
     patience: int | None = None,
     resident: bool = False,
@@ -66,15 +81,16 @@ def fit(
         batch_size: probes of a minibatch; default 256, at most all.
         max_steps: default 50 for newton_cg, 500 for gradient_descent, 3000 for mc_sgd, 2000 for
             adam.
-        gradient_tolerance: stop when the gradient norm is below this times that of the start.
-        max_cg_steps: Gauss-Newton products in one step of newton_cg.
-        forcing_power: newton_cg solves to ``min(1/2, (|g| / |g_0|)^forcing_power)``.
+        gradient_tolerance: newton_cg and gradient_descent stop when the gradient norm is below this
+            times that of the start; default 1e-8.
+        max_cg_steps: Gauss-Newton products in one step of newton_cg; default 200.
+        forcing_power: newton_cg solves to ``min(1/2, (|g| / |g_0|)^forcing_power)``; default 1/2.
         weight: factors of the residual: a number, ``(K + 1,)`` by order, for probes ``(d, K + 1)``
             by mode and order, or ``(d,)`` by mode where there are no orders.
         regularizer: Tikhonov factor, not negative.
-        learning_rate: of adam, decays to zero by a cosine over max_steps.
+        learning_rate: of adam, decays to zero by a cosine over max_steps; default 1e-2.
         optimizer: an optax transformation in place of adam.
-        check_every: steps of mc_sgd and adam between looks at all data.
+        check_every: steps of mc_sgd and adam between looks at all data; default 25.
         validation: ``(sampling, data)`` held out; its relative error is recorded.
         patience: stop when the validation error has not fallen for so many records; the result is
             the best point of the validation then.
@@ -102,16 +118,61 @@ def fit(
         best point so far.
 
     Raises:
-        ValueError: shapes that do not fit, unknown names, sweeps to keep that exceed the memory.
+        ValueError: shapes that do not fit, unknown names, numbers out of range, options that the
+            method does not read, sweeps to keep that exceed the memory.
         FitError: the objective became infinite or NaN; ``error.result`` has the last good point.
 
     Cost: newton_cg a pass over the probes (forward and transpose) for every Gauss-Newton product
         and gradient, a forward pass for every trial point. Memory of one chunk beyond the data.
     """
+    if not isinstance(x0, TuckerTensorTrain):
+        raise ValueError(
+            f"x0 must be a t3.TuckerTensorTrain, got {type(x0).__name__}; "
+            "TuckerTensorTrain.from_dense makes one of an array."
+        )
     if method not in MAX_STEPS:
         raise ValueError(f"method must be one of {sorted(MAX_STEPS)}, got {method!r}.")
-    if optimizer is not None and method != "adam":
-        raise ValueError(f'optimizer= needs method="adam", got method={method!r}.')
+    given = {
+        "batch_size": batch_size,
+        "check_every": check_every,
+        "gradient_tolerance": gradient_tolerance,
+        "max_cg_steps": max_cg_steps,
+        "forcing_power": forcing_power,
+        "resident": resident or None,
+        "learning_rate": learning_rate,
+        "optimizer": optimizer,
+    }
+    for name, value in given.items():
+        if value is not None and method not in _READ_BY[name]:
+            raise ValueError(
+                f"{name}= is of method {' and '.join(_READ_BY[name])}, got method={method!r}: leave "
+                "it out."
+            )
+    if optimizer is not None and learning_rate is not None:
+        raise ValueError(
+            "learning_rate= is of adam; an optimizer= brings its own: give one of them."
+        )
+    if validation is None and patience is not None:
+        raise ValueError("patience= waits for a validation error to fall: give validation=.")
+    if validation is not None and not (
+        isinstance(validation, tuple | list) and len(validation) == 2
+    ):
+        raise ValueError(
+            f"validation must be a pair (sampling, data), got {type(validation).__name__}."
+        )
+    if not (resume is None or isinstance(resume, FitResult)):
+        raise ValueError(
+            f"resume must be a t3.FitResult, got {type(resume).__name__}; t3.FitResult.load reads one."
+        )
+    steps = checked_number("max_steps", max_steps, 0, MAX_STEPS[method])
+    batch_size = checked_number("batch_size", batch_size, 1, 256)
+    check_every = checked_number("check_every", check_every, 1, 25)
+    max_cg_steps = checked_number("max_cg_steps", max_cg_steps, 1, 200)
+    if patience is not None:
+        patience = checked_number("patience", patience, 1)
+    gradient_tolerance = checked_number("gradient_tolerance", gradient_tolerance, 0.0, 1e-8)
+    forcing_power = checked_number("forcing_power", forcing_power, 0.0, 0.5)
+    learning_rate = checked_number("learning_rate", learning_rate, 0.0, 1e-2)
     if geometry is None:
         geometry = "corewise" if method == "adam" else "manifold"
     geometry = _geometry.checked_geometry(geometry)
@@ -120,16 +181,10 @@ def fit(
             "adam scales single core entries, which has no meaning on the manifold: use geometry="
             '"corewise", or method="mc_sgd".'
         )
-    if resident and method != "newton_cg":
-        raise ValueError(
-            f"resident= keeps sweeps between Gauss-Newton products, of which {method!r} makes at "
-            "most one in a step: leave it out."
-        )
-    stochastic = method in ("mc_sgd", "adam")
     x = x0.squash()
     if geometry == "manifold" and x.minimal_ranks != (x.tucker_ranks, x.tt_ranks):
         x = x.round(ranks=x.minimal_ranks)
-    batch = batch_size or 256 if stochastic else None
+    batch = batch_size if method in _STOCHASTIC else None
     problem = least_squares(
         x,
         sampling,
@@ -148,7 +203,6 @@ def fit(
         held_out = least_squares(
             x, *validation, weight=weight, chunk_size=chunk_size, mesh=mesh, axis=axis
         )
-    steps = MAX_STEPS[method] if max_steps is None else max_steps
     if method == "adam" and optimizer is None:
         import optax
 
@@ -168,3 +222,22 @@ def fit(
     watch = Watch(callback, progress, patience, checkpoint)
     run = Run(problem, held_out, settings, key, watch)
     return run.go(run.start(x) if resume is None else run.restored(x, resume))
+
+
+def checked_number(name: str, value: Any, least: Any, default: Any = None) -> Any:
+    """The default for None, else the value as a number of the type of `least`.
+
+    Raises:
+        ValueError: when it is smaller, NaN, or an integer is asked for and it is none.
+    """
+    if value is None:
+        value = default
+    whole = isinstance(least, int)
+    try:
+        number = operator.index(value) if whole else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not number >= least:
+        kind = "an integer" if whole else "a number"
+        raise ValueError(f"{name} must be {kind} from {least} on, got {value!r}.")
+    return number

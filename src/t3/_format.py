@@ -91,11 +91,12 @@ class TuckerTensorTrain(TensorCores):
             ranks: instead of a tolerance, ``(tucker_ranks, tt_ranks)``; works under transformations.
 
         Raises:
-            ValueError: ranks that the shape makes impossible (the text names the possible ones),
-                both arguments given, or a tolerance under a transformation.
+            ValueError: as `round`, and for an array without entries.
 
         Cost: a singular value decomposition of every unfolding.
         """
+        if not hasattr(array, "shape"):
+            raise ValueError(f"from_dense takes an array, got {type(array).__name__}.")
         dense = as_cores(array)
         tucker, train = _construct.exact_cores(dense)
         x = TuckerTensorTrain(tucker, train)
@@ -297,8 +298,9 @@ class TuckerTensorTrain(TensorCores):
             of the projection, finite at rank deficient tensors and repeated singular values.
 
         Raises:
-            ValueError: ranks above `minimal_ranks` (the text names them), both arguments given, or
-                a tolerance under a transformation.
+            ValueError: ranks above `minimal_ranks` (the text names them), both arguments given, a
+                negative tolerance, or one under a transformation or for entries that are not
+                finite.
 
         Cost: one QR sweep from each end, 2 d singular value decompositions.
         """
@@ -322,6 +324,11 @@ class TuckerTensorTrain(TensorCores):
         return TuckerTensorTrain(tucker_cores, tt_cores, sizes if self.is_packed else None)
 
     def _matched(self, other: "TuckerTensorTrain"):
+        if not isinstance(other, TuckerTensorTrain):
+            raise ValueError(
+                f"A Tucker tensor train combines with another one, got {type(other).__name__}. "
+                "TuckerTensorTrain.from_dense makes one of an array."
+            )
         if self.shape != other.shape:
             raise ValueError(f"Tensors of shapes {self.shape} and {other.shape} do not combine.")
         return (self, other.pack()) if self.is_packed else (self, other.unpack())

@@ -49,6 +49,9 @@ def as_cores(cores: Any) -> Any:
     """Cores as JAX arrays of one floating point type (integers become the default one).
 
     Anything but arrays and numbers (what transformations put in place of leaves) stays as it is.
+
+    Raises:
+        ValueError: complex cores.
     """
     leaves = list(cores) if isinstance(cores, (tuple, list)) else [cores]
     if not leaves or not all(hasattr(leaf, "dtype") and hasattr(leaf, "ndim") for leaf in leaves):
@@ -56,9 +59,19 @@ def as_cores(cores: Any) -> Any:
     dtype = np.result_type(*(leaf.dtype for leaf in leaves))
     if not jnp.issubdtype(dtype, jnp.inexact):
         dtype = np.dtype(float)
+    check_real("cores", dtype)
     dtype = jax.dtypes.canonicalize_dtype(dtype)
     leaves = [jnp.asarray(leaf, dtype) for leaf in leaves]
     return tuple(leaves) if isinstance(cores, (tuple, list)) else leaves[0]
+
+
+def check_real(what: str, dtype: Any) -> None:
+    """Raises ValueError for a complex type: derivatives and inner products here are real."""
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        raise ValueError(
+            f"{what} must be real, got {dtype}. Samples are linear in each of their arguments: give "
+            "real and imaginary parts apart."
+        )
 
 
 def is_packed(cores: Any) -> bool:

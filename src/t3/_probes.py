@@ -13,7 +13,7 @@ from jax import lax
 
 import memory
 
-from ._packing import is_packed, stack_padded
+from ._packing import check_real, is_packed, stack_padded
 
 Modes = Any  # d arrays, one a mode; or one array with a leading mode axis (stacked)
 
@@ -67,13 +67,19 @@ def checked_order(order: Any) -> int:
 
 
 def common_dtype(*trees: Any) -> np.dtype:
-    """Widest floating point type among all arrays; integers do not count."""
+    """Widest floating point type among all arrays; integers do not count.
+
+    Raises:
+        ValueError: complex arrays.
+    """
     dtypes = [
         leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
         for leaf in jax.tree.leaves(trees)
     ]
     inexact = [dtype for dtype in dtypes if jnp.issubdtype(dtype, jnp.inexact)]
-    return jax.dtypes.canonicalize_dtype(np.result_type(*inexact))
+    dtype = np.result_type(*inexact)
+    check_real("tensors, points, directions and residuals", dtype)
+    return jax.dtypes.canonicalize_dtype(dtype)
 
 
 def probe_shards(points: Modes) -> int:
@@ -183,37 +189,44 @@ def index_probes(
     )
 
 
-def residual_jets(residual: Modes, probes: Probes, order: int, keep: int, dtype: Any) -> Modes:
+def residual_jets(
+    residual: Modes, probes: Probes, order: int, keep: int, dtype: Any, name: str = "residual"
+) -> Modes:
     """Residual of a probe: d arrays ``(keep, W, N_i)``, orders above `keep` cut off.
+
+    Errors call it by its `name`.
 
     Raises:
         ValueError: shapes other than ``(order + 1, *W, N_i)``.
     """
-    arrays = _vectors("residual", residual, probes.shape, dtype)
+    arrays = _vectors(name, residual, probes.shape, dtype)
     expected = (order + 1, *probes.batch)
     for i in range(len(probes.shape)):
         if arrays[i].shape[:-1] != expected:
             raise ValueError(
-                f"residual of mode {i} has shape {arrays[i].shape}, expected (order + 1, *W, N) = "
+                f"{name} of mode {i} has shape {arrays[i].shape}, expected (order + 1, *W, N) = "
                 f"{(*expected, probes.shape[i])}."
             )
     if is_packed(arrays) != probes.stacked:
-        raise ValueError("residual and ww must both be d arrays, or both be stacked.")
+        raise ValueError(f"{name} and ww must both be d arrays, or both be stacked.")
     shape = lambda a: (*a.shape[: -len(expected) - 1], order + 1, probes.count, a.shape[-1])  # noqa: E731
     return jax.tree.map(lambda a: a.reshape(shape(a))[..., :keep, :, :], arrays)
 
 
-def scalar_residual(residual: Any, probes: Probes, order: int, keep: int, dtype: Any) -> Any:
-    """Residual of an apply or of entries: ``(keep, W)``.
+def scalar_residual(
+    residual: Any, probes: Probes, order: int, keep: int, dtype: Any, name: str = "residual"
+) -> Any:
+    """Residual of an apply or of entries: ``(keep, W)``. Errors call it by its `name`.
 
     Raises:
         ValueError: a shape other than ``(order + 1, *W)``.
     """
+    check_real(name, jnp.result_type(residual))
     residual = jnp.asarray(residual, dtype)
     expected = (order + 1, *probes.batch)
     if residual.shape != expected:
         raise ValueError(
-            f"residual has shape {residual.shape}, expected (order + 1, *W) = {expected}."
+            f"{name} has shape {residual.shape}, expected (order + 1, *W) = {expected}."
         )
     return residual.reshape(order + 1, probes.count)[:keep]
 
@@ -297,6 +310,8 @@ def _with_axis(shape: tuple[int, ...], axis: int, size: int) -> tuple[int, ...]:
 def _vectors(name: str, family: Modes, shape: Sequence[int], dtype: np.dtype) -> Modes:
     """The family as arrays of `dtype`, its mode sizes checked."""
     d = len(shape)
+    for leaf in jax.tree.leaves(family):
+        check_real(name, jnp.result_type(leaf))
     if hasattr(family, "shape"):
         if family.ndim < 2 or family.shape[0] != d or family.shape[-1] != max(shape):
             raise ValueError(
@@ -308,6 +323,8 @@ def _vectors(name: str, family: Modes, shape: Sequence[int], dtype: np.dtype) ->
             mask = mask.reshape(d, *[1] * (family.ndim - 2), max(shape))
             return jnp.where(mask, jnp.asarray(family, dtype), np.zeros((), dtype))
         return jnp.asarray(family, dtype)
+    if not isinstance(family, Sequence):
+        raise ValueError(f"{name} needs {d} arrays, one a mode, got {family!r}.")
     if len(family) != d:
         raise ValueError(f"{name} needs {d} arrays, one a mode, got {len(family)}.")
     arrays = tuple(jnp.asarray(array, dtype) for array in family)

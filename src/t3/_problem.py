@@ -265,8 +265,8 @@ def least_squares(
         )
         square = square[..., :orders] ** 2
     if ridge is not None:
-        if not isinstance(ridge, jax.core.Tracer) and float(np.asarray(ridge)) < 0:
-            raise ValueError(f"The regularizer must not be negative, got {ridge}.")
+        if np.ndim(ridge) or not (isinstance(ridge, jax.core.Tracer) or float(ridge) >= 0):
+            raise ValueError(f"The regularizer must be one number, not negative, got {ridge}.")
         ridge = jnp.asarray(ridge, dtype)
     count = min(batch_size or measured.probes.count, measured.probes.count)
     if split is not None:

@@ -1,5 +1,6 @@
 """Truncation of a Tucker tensor train to smaller ranks, with its error bound."""
 
+import operator
 from functools import partial
 from typing import NamedTuple
 
@@ -187,14 +188,22 @@ def ranks_within(
             drops what is zero to rounding.
 
     Raises:
-        ValueError: under a transformation, where the values are not known.
+        ValueError: under a transformation, where the values are not known, where they are not
+            finite, and for a tolerance that is no number from 0 on.
     """
+    if not (isinstance(tolerance, jax.core.Tracer) or tolerance >= 0):
+        raise ValueError(f"tolerance must be a relative error from 0 on, got {tolerance}.")
     if any(isinstance(s, jax.core.Tracer) for s in (*values[0], *values[1])):
         raise ValueError(
             "Ranks chosen by a tolerance depend on the values of the tensor and are not known under "
             "jit, vmap or grad. Choose them outside (x.ranks_within(tolerance)) and pass ranks=."
         )
     tucker, train = ([np.asarray(s, np.float64) for s in side] for side in values)
+    if not all(np.isfinite(s).all() for s in (*tucker, *train)):
+        raise ValueError(
+            "The tensor has singular values that are NaN or infinite: its entries are, or its norm "
+            f"overflows {values[0][0].dtype} (x.log_norm() tells; scale it down)."
+        )
     eps = float(jnp.finfo(values[0][0].dtype).eps)
     share = (tolerance**2) / max(len(tucker) + len(train), 1)
 
@@ -218,19 +227,32 @@ def truncation_bound(
     return jnp.sqrt(sum(dropped))
 
 
+def rank_pair(ranks, shape: tuple[int, ...], what: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """``(tucker_ranks, tt_ranks)`` as plain tuples.
+
+    Raises:
+        ValueError: anything but a pair of sequences of d and d + 1 integers.
+    """
+    d = len(shape)
+    try:
+        tucker, tt = (tuple(operator.index(r) for r in side) for side in ranks)
+    except (TypeError, ValueError):
+        tucker = tt = ()
+    if len(tucker) != d or len(tt) != d + 1:
+        raise ValueError(
+            f"{what} needs ranks=(tucker_ranks, tt_ranks), {d} and {d + 1} integers for shape "
+            f"{shape}, got {ranks}."
+        )
+    return tucker, tt
+
+
 def check_ranks(ranks, sizes: T3Ranks, what: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Ranks as plain tuples.
 
     Raises:
         ValueError: wrong lengths, ranks below 1, or above what `sizes` makes possible.
     """
-    tucker, tt = (tuple(int(r) for r in side) for side in ranks)
-    d = len(sizes.shape)
-    if len(tucker) != d or len(tt) != d + 1:
-        raise ValueError(
-            f"{what} needs ranks=(tucker_ranks, tt_ranks) of lengths {d} and {d + 1} for shape "
-            f"{sizes.shape}, got {ranks}."
-        )
+    tucker, tt = rank_pair(ranks, sizes.shape, what)
     feasible = minimal_ranks(sizes.shape, sizes.tucker, sizes.tt)
     if min(*tucker, *tt) < 1 or any(
         asked > most

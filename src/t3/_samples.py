@@ -120,6 +120,13 @@ def measurements(
         raise ValueError(
             f"sampling must be t3.Probe, t3.Apply or t3.Entries, got {type(sampling).__name__}."
         )
+    if sampling.order is None and sampling.pp is not None:
+        raise ValueError(
+            "The directions pp of samples without derivatives have no effect: give order=, or leave "
+            "pp out."
+        )
+    if data is None:
+        raise ValueError("A fit needs data in the shapes that its sampling gives, got None.")
     free = isinstance(sampling, Probe)
     order = checked_order(0 if sampling.order is None else sampling.order)
     keep = min(order, len(shape) - free) + 1
@@ -135,7 +142,7 @@ def measurements(
     check = residual_jets if free else scalar_residual
     if probes.count == 0:
         raise ValueError("A fit needs at least one probe, got none.")
-    data = check(data, probes, order, keep, dtype)
+    data = check(data, probes, order, keep, dtype, "data")
     probes = Probes(probes.points, probes.directions, probes.shape, (probes.count,))
     if packed and not probes.stacked:
         width = [max(shape)]

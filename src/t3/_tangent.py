@@ -21,7 +21,7 @@ class T3Tangent(SampledTangent):
     ``+`` and ``-`` combine tangents of one frame, ``*`` scales.
 
     Raises:
-        ValueError: variations that do not fit the frame.
+        ValueError: variations that do not fit the frame, or tangents of frames of unequal sizes.
     """
 
     frame: T3Frame
@@ -98,6 +98,7 @@ class T3Tangent(SampledTangent):
 
     def inner(self, other: "T3Tangent") -> Float[Array, ""]:
         """Inner product of the two tensors; both tangents belong to one orthogonal frame."""
+        self._check_frame_of(other)
         return self.gauge().variations.dot(other.gauge().variations)
 
     def norm(self) -> Float[Array, ""]:
@@ -124,10 +125,20 @@ class T3Tangent(SampledTangent):
             T3Variations(flip_modes(self.variations.tucker), flip_modes(turned)),
         )
 
+    def _check_frame_of(self, other: "T3Tangent") -> None:
+        """Of frames only the sizes are compared: their values may be traced."""
+        if self.frame.sizes != other.frame.sizes or self.frame.is_packed != other.frame.is_packed:
+            raise ValueError(
+                f"Tangents of one frame combine, got frames of {self.frame.sizes} and "
+                f"{other.frame.sizes}; other.transport(frame) projects onto another one."
+            )
+
     def __add__(self, other: "T3Tangent") -> "T3Tangent":
+        self._check_frame_of(other)
         return T3Tangent(self.frame, self.variations + other.variations)
 
     def __sub__(self, other: "T3Tangent") -> "T3Tangent":
+        self._check_frame_of(other)
         return T3Tangent(self.frame, self.variations - other.variations)
 
     def __mul__(self, scalar) -> "T3Tangent":

@@ -67,3 +67,22 @@ def test_stops_when_validation_stops_falling(key):
     # The last stage did not lower the error by the one percent that is asked for.
     assert found.errors[-1] > 0.99 * min(found.errors[:-1])
     assert len(found.stages) < 5
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_stages": 0}, "max_stages must be an integer from 1 on, got 0"),
+        ({"growth": -1}, "growth"),
+        ({"max_ranks": ((2, 2), (1, 1))}, "max_ranks needs .* 3 and 4 integers"),
+    ],
+)
+def test_inputs_are_checked(options, words, key):
+    shape = (3, 4, 5)
+    x = t3.TuckerTensorTrain.random(key, shape, (1,) * 3, (1,) * 4)
+    index = np.zeros((3, 2), int)
+    sample = (t3.Entries(index), x.entries(index))
+    with pytest.raises(ValueError, match=words):
+        t3.fit_growing_ranks(x, *sample, **{"validation": sample, **options})
+    with pytest.raises(ValueError, match="enlarge needs"):
+        t3.enlarge(x, ((2, 2), (1, 2, 2, 1)), key)

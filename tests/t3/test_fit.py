@@ -79,8 +79,6 @@ def test_storage_and_chunks_do_not_matter(truth, start, probes):
 def test_kept_sweeps_do_not_matter(start, probes, monkeypatch):
     plain, kept = (t3.fit(start, *probes, max_steps=3, resident=keep) for keep in (False, True))
     assert float((plain.x - kept.x).norm()) < 1e-12
-    with pytest.raises(ValueError, match="newton_cg|leave it out"):
-        t3.fit(start, *probes, method="adam", resident=True)
     monkeypatch.setattr("memory.available_bytes", lambda device=None: 1000)
     with pytest.raises(ValueError, match="1000 B left"):
         t3.fit(start, *probes, resident=True)
@@ -283,12 +281,73 @@ def test_single_precision(truth, start, probes):
 
 
 def test_inputs_are_checked(start, probes):
-    with pytest.raises(ValueError, match="newton_cg"):
-        t3.fit(start, *probes, method="newton")
-    with pytest.raises(ValueError, match="manifold"):
-        t3.fit(start, *probes, geometry="flat")
-    with pytest.raises(ValueError, match="corewise"):
-        t3.fit(start, *probes, method="adam", geometry="manifold")
     with pytest.raises(ValueError, match="resume"):
         other = t3.fit(start, *probes, method="adam", max_steps=1)
         t3.fit(start, *probes, resume=other)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"method": "newton"}, "newton_cg"),
+        ({"geometry": "flat"}, "manifold"),
+        ({"method": "adam", "geometry": "manifold"}, "corewise"),
+        # What the method does not read.
+        ({"batch_size": 4}, "batch_size= is of method mc_sgd and adam"),
+        ({"check_every": 4}, "check_every="),
+        ({"learning_rate": 0.1}, "learning_rate="),
+        ({"optimizer": 0}, "optimizer="),
+        ({"method": "adam", "resident": True}, "resident= .* leave it out"),
+        ({"method": "mc_sgd", "max_cg_steps": 3}, "max_cg_steps="),
+        ({"method": "adam", "gradient_tolerance": 1e-3}, "gradient_tolerance="),
+        ({"method": "adam", "optimizer": 0, "learning_rate": 0.1}, "give one of them"),
+        ({"patience": 2}, "give validation="),
+        # Numbers out of range.
+        ({"max_steps": -1}, "max_steps must be an integer from 0 on, got -1"),
+        ({"max_cg_steps": 0}, "max_cg_steps"),
+        (
+            {"gradient_tolerance": np.nan},
+            "gradient_tolerance must be a number from 0.0 on, got nan",
+        ),
+        ({"forcing_power": -1}, "forcing_power"),
+        ({"method": "adam", "batch_size": 0}, "batch_size"),
+        ({"method": "adam", "check_every": 0}, "check_every"),
+        ({"method": "adam", "learning_rate": -1.0}, "learning_rate"),
+        ({"regularizer": -1.0}, "not negative, got -1.0"),
+        ({"regularizer": np.nan}, "not negative, got nan"),
+    ],
+)
+def test_options_are_checked(options, words, start, probes):
+    with pytest.raises(ValueError, match=words):
+        t3.fit(start, *probes, **options)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda sampling, data: (sampling, None), "got None"),
+        (lambda sampling, data: (sampling, data[:2]), "data needs 3 arrays"),
+        (lambda sampling, data: (sampling, [a[:, :9] for a in data]), "data of mode 0 has shape"),
+        (
+            lambda sampling, data: (sampling, [np.asarray(a) * 1j for a in data]),
+            "data must be real",
+        ),
+        (lambda sampling, data: (t3.Probe(sampling.ww, sampling.pp), data), "give order="),
+        (lambda sampling, data: (t3.Probe(sampling.ww, None, 1), data), "needs directions"),
+    ],
+)
+def test_samples_and_data_are_checked(change, words, start, probes):
+    with pytest.raises(ValueError, match=words):
+        t3.fit(start, *change(*probes))
+
+
+@pytest.mark.parametrize(
+    ("shape", "ranks"), [((5,), ((1,), (1, 1))), ((1, 1), ((1, 1), (1, 1, 1)))]
+)
+def test_the_smallest_tensors_are_fitted(shape, ranks, key):
+    truth = t3.TuckerTensorTrain.random(key, shape, *ranks)
+    ww = tuple(jax.random.normal(key, (6, n)) for n in shape)
+    start = t3.TuckerTensorTrain.random(jax.random.key(1), shape, *ranks)
+    result = t3.fit(start, t3.Probe(ww), truth.probe(ww))
+    assert result.converged, result.reason
+    assert error(result.x, truth) < 1e-6

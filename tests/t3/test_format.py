@@ -205,6 +205,13 @@ def test_inputs_are_checked(key):
         t3.TuckerTensorTrain.zeros((4, 5), (2, 0), (1, 1, 1))
     with pytest.raises(ValueError, match="T3Ranks"):
         t3.TuckerTensorTrain(np.zeros((2, 3, 4)), np.zeros((2, 2, 3, 2)))
+    with pytest.raises(ValueError, match=r"integers, .*2\.5"):
+        t3.TuckerTensorTrain.random(key, (4, 5), (2.5, 3), (1, 2, 1))
+    with pytest.raises(ValueError, match="must be real, got complex"):
+        x.from_tensor_train([np.ones((1, 2, 1), complex)])
+    for empty in (np.zeros((0, 3)), np.zeros(())):
+        with pytest.raises(ValueError, match="entries, got an array of shape"):
+            x.from_dense(empty)
 
 
 def test_integers_and_mixed_precision_are_promoted(rng):

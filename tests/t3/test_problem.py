@@ -157,6 +157,8 @@ def test_inputs_are_checked(rng, key):
         least_squares(x, sampling, data, weight=np.ones(5))
     with pytest.raises(ValueError, match="negative"):
         least_squares(x, sampling, data, ridge=-1.0)
+    with pytest.raises(ValueError, match="one number"):
+        least_squares(x, sampling, data, ridge=jnp.ones(3))
     with pytest.raises(ValueError, match="mode 1"):
         least_squares(x, sampling, (data[0], data[0], data[2]))
 

@@ -70,8 +70,9 @@ def test_ranks_and_tolerance_are_checked(key):
     x = t3.TuckerTensorTrain.random(key, (4, 5, 3), (2, 3, 2), (1, 2, 2, 1))
     with pytest.raises(ValueError, match=r"ranks from 1 to \(2, 3, 2\) and \(1, 2, 2, 1\)"):
         x.round(ranks=((2, 3, 2), (1, 3, 2, 1)))
-    with pytest.raises(ValueError, match="lengths 3 and 4"):
-        x.round(ranks=((2, 3), (1, 2, 1)))
+    for ranks in (((2, 3), (1, 2, 1)), ((2, 3.5, 2), (1, 2, 2, 1))):
+        with pytest.raises(ValueError, match="3 and 4 integers"):
+            x.rounding_bound(ranks)
     with pytest.raises(ValueError, match="under"):
         jax.jit(lambda z: z.round(tolerance=0.1))(x)
 
@@ -166,3 +167,12 @@ def test_bond_matrices_and_their_derivative(rng, relative_error):
     step = 1e-4
     estimate = (8 * (dense(step) - dense(-step)) - dense(2 * step) + dense(-2 * step)) / (12 * step)
     assert relative_error(slope, estimate) < 1e-8
+
+
+def test_tolerances_are_checked(key):
+    x = t3.TuckerTensorTrain.random(key, (4, 5, 3), (2, 3, 2), (1, 2, 2, 1))
+    for tolerance in (-0.1, np.nan):
+        with pytest.raises(ValueError, match=f"from 0 on, got {tolerance}"):
+            x.round(tolerance=tolerance)
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        (x * np.nan).round(tolerance=0.1)

@@ -144,3 +144,8 @@ def test_inputs_are_checked(key):
         t3.T3Tangent(frame, t3.T3Variations(v.tucker, v.tt[::-1]))
     with pytest.raises(ValueError, match="both packed"):
         t3.T3Tangent(frame, frame.pack_variations(v))
+    small = t3.T3Frame.from_t3(t3.TuckerTensorTrain.random(key, (2,), (1,), (1, 1)))
+    tangents = [t3.T3Tangent.random(key, f) for f in (frame, small)]
+    for combine in (lambda a, b: a + b, lambda a, b: a - b, lambda a, b: a.inner(b)):
+        with pytest.raises(ValueError, match="transport"):
+            combine(*tangents)
