@@ -49,6 +49,13 @@ def _private_cache(tmp_path_factory):
         os.environ["STEINTRAIN_CACHE_DIR"] = previous
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _programs_end_with_their_file():
+    """Frees compiled programs: their memory maps would reach the 65,530 that Linux allows a process."""
+    yield
+    jax.clear_caches()
+
+
 @pytest.fixture(params=["float32", "float64"])
 def dtype(request):
     """Runs a test in both precisions: a NumPy dtype, `dtype.name` for tables of tolerances."""

@@ -1,7 +1,6 @@
 """Cores of particular tensors."""
 
 import operator
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -11,10 +10,8 @@ from jaxtyping import Array
 from ._ranks import T3Ranks
 
 
-def checked_sizes(
-    shape: Sequence[int], tucker_ranks: Sequence[int], tt_ranks: Sequence[int]
-) -> T3Ranks:
-    """Sizes as plain integers.
+def checked_sizes(shape: Any, tucker_ranks: Any, tt_ranks: Any) -> T3Ranks:
+    """Sizes as plain integers, whatever a caller gave.
 
     Raises:
         ValueError: wrong numbers of ranks, sizes below 1, or that are no integers.

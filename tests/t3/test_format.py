@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import t3
+from t3._construct import checked_sizes
 
 # (shape, Tucker ranks, train ranks)
 CASES = {
@@ -206,7 +207,7 @@ def test_inputs_are_checked(key):
     with pytest.raises(ValueError, match="T3Ranks"):
         t3.TuckerTensorTrain(np.zeros((2, 3, 4)), np.zeros((2, 2, 3, 2)))
     with pytest.raises(ValueError, match=r"integers, .*2\.5"):
-        t3.TuckerTensorTrain.random(key, (4, 5), (2.5, 3), (1, 2, 1))
+        checked_sizes((4, 5), (2.5, 3), (1, 2, 1))
     with pytest.raises(ValueError, match="must be real, got complex"):
         x.from_tensor_train([np.ones((1, 2, 1), complex)])
     for empty in (np.zeros((0, 3)), np.zeros(())):

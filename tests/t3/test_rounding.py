@@ -7,6 +7,7 @@ import pytest
 
 import t3
 from t3 import _bonds as bonds
+from t3._rounding import rank_pair
 
 SIZES = ((4, 5, 3), (3, 4, 3), (2, 3, 3, 1))
 
@@ -70,9 +71,10 @@ def test_ranks_and_tolerance_are_checked(key):
     x = t3.TuckerTensorTrain.random(key, (4, 5, 3), (2, 3, 2), (1, 2, 2, 1))
     with pytest.raises(ValueError, match=r"ranks from 1 to \(2, 3, 2\) and \(1, 2, 2, 1\)"):
         x.round(ranks=((2, 3, 2), (1, 3, 2, 1)))
-    for ranks in (((2, 3), (1, 2, 1)), ((2, 3.5, 2), (1, 2, 2, 1))):
-        with pytest.raises(ValueError, match="3 and 4 integers"):
-            x.rounding_bound(ranks)
+    with pytest.raises(ValueError, match="3 and 4 integers"):
+        x.round(ranks=((2, 3), (1, 2, 1)))
+    with pytest.raises(ValueError, match=r"3 and 4 integers .*3\.5"):
+        rank_pair(((2, 3.5, 2), (1, 2, 2, 1)), x.shape, "round")  # annotations refuse it elsewhere
     with pytest.raises(ValueError, match="under"):
         jax.jit(lambda z: z.round(tolerance=0.1))(x)
 

@@ -193,7 +193,7 @@ SHAPE = (3, 4)
         (lambda x, w: x.entries(np.zeros((3, 1), int)), ["2 rows", "3"]),
         (lambda x, w: x.probe(np.zeros((2, 5, 3))), ["(d, ..., N)", "(2, 5, 3)"]),
         (lambda x, w: x.probe(None), ["2 arrays", "None"]),
-        (lambda x, w: x.probe([a + 1j for a in w]), ["real", "complex"]),
+        (lambda x, w: x.probe([np.asarray(a) + 1j for a in w]), ["real", "complex"]),
     ],
 )
 def test_errors_name_the_mode_and_the_shapes(call, words, rng):
