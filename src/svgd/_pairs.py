@@ -18,14 +18,19 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from kernels._tiles import dot
+from kernels._tiles import dot, dot_across
 from svgd._blocks import take_rows
 
-# Bytes of tiles that one chunk keeps live. Milliseconds on two CPU cores, n = 10,000, d = 3, float64,
-# leaves of 32, theta 0.5, forward and value with gradient, by pairs of blocks in a chunk (64 are 2 MiB):
-#     16  285  835     64  305  894     256  315  927     512  318  927     2048  362  1005
+# Bytes of tiles that one chunk keeps live, and up to how many bytes a chunk has at least _LEAST_PAIRS.
+# Milliseconds on two CPU cores, n = 10,000, d = 3, theta 0.5, forward plus value with gradient, by
+# slots of a block and pairs of blocks in a chunk (* is the default):
+#     float64   32   8 1250   16* 1050   32 1250   64 1170      float32   32   16 690   32* 640   128 680
+#               64   2 1250    4*  970    8 1180   16 1090                64    4 660    8* 530    16 670
+#              128   1 2690    2  1000    4* 820    8 1000               128    2 800    4* 570     8 460
+#              512   1 1730    2   650    4* 530                         512    1 1550   2  480     4* 350
 # That of a GPU is assumed, not measured.
-_CHUNK_BYTES = {"cpu": 2**21, "gpu": 2**28}
+_CHUNK_BYTES = {"cpu": 2**19, "gpu": 2**28}
+_LEAST_PAIRS, _LEAST_PAIRS_BYTES = 4, 2**27
 
 
 class Points(eqx.Module):
@@ -43,9 +48,10 @@ class Points(eqx.Module):
 
 
 def default_chunk(slots: int, itemsize: int, platform: str) -> int:
-    """Pairs of blocks in one chunk: about four live tiles each within the cap in bytes."""
+    """Pairs of blocks in one chunk: about four live tiles each, within the cap in bytes."""
     cap = _CHUNK_BYTES.get(platform, _CHUNK_BYTES["cpu"])
-    return max(1, cap // (4 * slots * slots * itemsize))
+    pair = 4 * slots * slots * itemsize
+    return max(1, cap // pair, min(_LEAST_PAIRS, _LEAST_PAIRS_BYTES // pair))
 
 
 # ---------------------------------------------------------------------------- one tile
@@ -61,27 +67,26 @@ def _tile(weights, zt, zs, same):
     return zt, zs, weights(jnp.where(own, jnp.inf, r2))
 
 
-def _gather(zt, zs, qs, ms, f, slope):
-    """The sum at the targets: (d, t)."""
+def _gather(product, zt, zs, qs, ms, f, slope):
+    """The sum at the targets: (d, t). `product` is `dot`, or `dot_across` at a tile's sources."""
     pull = ms[None] * zs
     if slope is f:
-        sums = dot(jnp.concatenate([qs - pull, ms[None]]), f)
+        sums = product(jnp.concatenate([qs - pull, ms[None]]), f)
         return sums[:-1] + zt * sums[-1:]
-    sums = dot(jnp.concatenate([pull, ms[None]]), slope)
-    return dot(qs, f) - sums[:-1] + zt * sums[-1:]
+    sums = product(jnp.concatenate([pull, ms[None]]), slope)
+    return product(qs, f) - sums[:-1] + zt * sums[-1:]
 
 
 def _tile_forward(weights, t, s, same):
     zt, zs, (f, slope, _) = _tile(weights, t.z, s.z, same)
-    return _gather(zt, zs, s.q, s.m, f, slope)
+    return _gather(dot, zt, zs, s.q, s.m, f, slope)
 
 
 def _tile_both(weights, t, s, same):
     """The sums at both sides from one evaluation of the profile; none at the sources of `same`."""
     zt, zs, (f, slope, _) = _tile(weights, t.z, s.z, same)
-    here = _gather(zt, zs, s.q, s.m, f, slope)
-    f_back = f.T
-    there = _gather(zs, zt, t.q, t.m, f_back, f_back if slope is f else slope.T)
+    here = _gather(dot, zt, zs, s.q, s.m, f, slope)
+    there = _gather(dot_across, zs, zt, t.q, t.m, f, slope)
     return here, jnp.where(same, 0, there)
 
 
@@ -100,30 +105,29 @@ def _cotangent_weights(weights, t, at, s, as_, same):
     return zt, zs, f, slope, w
 
 
-def _spread(zt, zs, at, mt, as_, ms, f, slope, w):
+def _spread(product, zt, zs, at, mt, as_, ms, f, slope, w):
     """Cotangents of z and q at one side, from that side's weights."""
     ones = jnp.ones((1, zs.shape[1]), zs.dtype)
-    moved = dot(jnp.concatenate([zs, ones]), w)
+    moved = product(jnp.concatenate([zs, ones]), w)
     dz = zt * moved[-1:] - moved[:-1]
     if slope is f:
-        sums = dot(jnp.concatenate([as_, ms[None]]), f)
+        sums = product(jnp.concatenate([as_, ms[None]]), f)
         pulled, dq = sums, sums[:-1]
     else:
-        pulled, dq = dot(jnp.concatenate([as_, ms[None]]), slope), dot(as_, f)
+        pulled, dq = product(jnp.concatenate([as_, ms[None]]), slope), product(as_, f)
     dz = dz + at * pulled[-1:] - mt[None] * pulled[:-1]
     return dz, dq
 
 
 def _tile_backward(weights, t, at, s, as_, same):
     zt, zs, f, slope, w = _cotangent_weights(weights, t, at, s, as_, same)
-    return _spread(zt, zs, at, t.m, as_, s.m, f, slope, w)
+    return _spread(dot, zt, zs, at, t.m, as_, s.m, f, slope, w)
 
 
 def _tile_backward_both(weights, t, at, s, as_, same):
     zt, zs, f, slope, w = _cotangent_weights(weights, t, at, s, as_, same)
-    here = _spread(zt, zs, at, t.m, as_, s.m, f, slope, w)
-    f_back = f.T
-    there = _spread(zs, zt, as_, s.m, at, t.m, f_back, f_back if slope is f else slope.T, w.T)
+    here = _spread(dot, zt, zs, at, t.m, as_, s.m, f, slope, w)
+    there = _spread(dot_across, zs, zt, as_, s.m, at, t.m, f, slope, w)
     return here, jax.tree.map(lambda part: jnp.where(same, 0, part), there)
 
 
