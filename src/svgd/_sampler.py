@@ -1,6 +1,5 @@
 """Stein variational gradient descent: moves a set of particles onto a distribution."""
 
-import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -17,16 +16,11 @@ import kernels
 from svgd import _whitening
 from svgd._bandwidth import whitened_bandwidth
 from svgd._particles import lay_out
+from svgd._placement import in_force, place_particles, place_state, shared, split_over
 from svgd._sharded_exact import Share
-from svgd._sharding import (
-    automatic,
-    check_divides,
-    mesh_axis,
-    place_particles,
-    place_state,
-    share_of,
-)
-from svgd._state import SVGDState, check_restored, check_support, first_key, non_finite, typed
+from svgd._sharding import check_divides
+from svgd._start import begin
+from svgd._state import SVGDState, check_restored, non_finite, typed
 from svgd._target import Target, as_target
 from svgd._update import SteinUpdate, direction, partition_for
 
@@ -87,10 +81,7 @@ class SVGD(eqx.Module):
         key = None if key is None else typed(key)
         target = as_target(log_density, layout, points, key, batched, kind)
         whitening = _whitening.choose(whiten, target, points, key)
-        # A score's program serves every score.
-        judge = target if target.is_log_density else None
-        z, opt_state, outside = _begin(self, judge, whitening, points, first_key(key))
-        check_support(outside, layout, len(points), whitening.moved)
+        z, opt_state = begin(self._optimizer, target, whitening, points, key)
         return SVGDState(
             z,
             whitening,
@@ -127,13 +118,12 @@ class SVGD(eqx.Module):
         """
         check_restored(state)
         target = as_target(log_density, state.layout, state.points, state.key, batched, kind)
-        split = _split(mesh, axis)
+        split = split_over(mesh, axis)
         if split is not None:
             check_divides(len(state.points), *split, "a step on a mesh splits its particles")
         partition = partition_for(self._update_for(state.points), state.points, partition)
-        return self._step(
-            target, state, partition, rewhiten_every, *_shared(state, partition, split)
-        )
+        devices = shared(state.points, partition, split)
+        return self._step(target, state, partition, rewhiten_every, *devices)
 
     def run(
         self,
@@ -204,13 +194,13 @@ class SVGD(eqx.Module):
         num_steps = _count(num_steps, "num_steps", least=0)
         rebuild_every = _count(rebuild_every, "rebuild_every", least=1)
         callback_every = _count(callback_every, "callback_every", least=1)
-        split = _split(mesh, axis)
+        split = split_over(mesh, axis)
         going_on = isinstance(particles, SVGDState)
         if going_on and (key is not None or not (isinstance(whiten, str) and whiten == "auto")):
             raise ValueError(
                 "key and whiten belong to the start of a run; this one goes on from a state"
             )
-        with _on(split):
+        with in_force(split):
             if going_on:
                 state = particles
                 check_restored(state)
@@ -230,7 +220,7 @@ class SVGD(eqx.Module):
         try:
             while done < num_steps:
                 length = min(callback_every, num_steps - done)
-                with _on(split):
+                with in_force(split):
                     state = self._block(target, state, length, rebuild_every, rewhiten_every, split)
                 done += length
                 if bar is not None:
@@ -314,55 +304,14 @@ class SVGD(eqx.Module):
                     part = min(length, rebuild_every - int(state.step) % rebuild_every)
             count = jax.device_put(np.int32(part))
             # Chosen here: a compiled loop would keep the choice that it was traced with.
-            shared = _shared(state, partition, split)
-            state, finite = _advance(self, target, state, partition, count, rewhiten_every, *shared)
+            devices = shared(state.points, partition, split)
+            state, finite = _advance(
+                self, target, state, partition, count, rewhiten_every, *devices
+            )
             if not bool(finite):
                 raise non_finite(target, state)
             length -= part
         return state
-
-
-def _split(mesh, axis) -> tuple[Mesh, str] | None:
-    """The mesh and its axis, checked; None on one device."""
-    if mesh is None:
-        if axis is not None:
-            raise ValueError(f"axis={axis!r} names an axis of a mesh: give mesh= as well")
-        return None
-    axis = mesh_axis(mesh, axis)
-    return automatic(mesh), axis
-
-
-def _shared(state, partition, split) -> tuple[Mesh | None, Share | None]:
-    """The mesh and how an update splits the state's points over it; None twice on one device."""
-    if split is None:
-        return None, None
-    return split[0], share_of(state.points, partition, *split)
-
-
-def _on(split: tuple[Mesh, str] | None):
-    """The mesh as the one in force, or no change."""
-    return contextlib.nullcontext() if split is None else jax.set_mesh(split[0])
-
-
-# One program for the start of a run, where every operation would be one by itself.
-@eqx.filter_jit
-def _begin(
-    sampler: SVGD,
-    log_density: Target | None,
-    whitening: _whitening.Whitening,
-    points: Array,
-    key: Array | None,
-):
-    """Points in whitened coordinates, the optimiser's state, and what `check_support` looks at."""
-    z = _whitening.start(whitening, points)
-    outside = None
-    if log_density is not None:
-        starts = whitening.unwhiten(z)
-        values = log_density.log_densities(starts, key)
-        bad = ~jnp.isfinite(values)
-        first = jnp.argmax(bad)
-        outside = jnp.sum(bad), first, values[first], starts[first]
-    return z, sampler._optimizer.init(z), outside
 
 
 @eqx.filter_jit

@@ -2,15 +2,12 @@
 
 from functools import partial
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
 import memory
-from memory import mesh_axis as mesh_axis
 from svgd._partition import Partition
 from svgd._sharded_exact import Share, stein_sum_at_share
 from svgd._sharded_tree import cells_at_share, padded, pairs_at_share, split_partition
@@ -26,6 +23,15 @@ SOURCES = memory.register(
         "device beside its own",
     )
 )
+
+
+def axis_to_split(mesh: Mesh | None, axis: str | None) -> str | None:
+    """The axis of the mesh to split over; None without a mesh, where naming an axis is an error."""
+    if mesh is not None:
+        return memory.mesh_axis(mesh, axis)
+    if axis is not None:
+        raise ValueError(f"axis={axis!r} names an axis of a mesh: give mesh= as well")
+    return None
 
 
 def check_divides(count: int, mesh: Mesh, axis: str, what: str) -> None:
@@ -130,29 +136,3 @@ def place_rows(rows: Array, mesh: Mesh, axis: str) -> Array:
         return rows
     spec = PartitionSpec(axis) if rows.shape[0] % mesh.shape[axis] == 0 else PartitionSpec()
     return jax.device_put(rows, NamedSharding(mesh, spec))
-
-
-def place_particles(particles: PyTree, mesh: Mesh, axis: str) -> PyTree:
-    """Particles as the user gives them, with JAX arrays on the devices; others stay as they are."""
-
-    def place(leaf):
-        return place_rows(leaf, mesh, axis) if isinstance(leaf, jax.Array) and leaf.ndim else leaf
-
-    return jax.tree.map(place, particles)
-
-
-def place_state(state: PyTree, shape: tuple[int, ...], mesh: Mesh, axis: str) -> PyTree:
-    """A sampler's state on the devices: arrays of the points' shape split, all others on each."""
-
-    def place(leaf):
-        if not eqx.is_array(leaf) and not isinstance(leaf, np.ndarray):
-            return leaf
-        spec = PartitionSpec(axis) if leaf.shape == shape else PartitionSpec()
-        return jax.device_put(jnp.asarray(leaf), NamedSharding(mesh, spec))
-
-    return jax.tree.map(place, state)
-
-
-def automatic(mesh: Mesh) -> Mesh:
-    """The same devices and axes, with the placement of arrays left to the compiler."""
-    return Mesh(mesh.devices, mesh.axis_names)

@@ -99,32 +99,6 @@ def non_finite(target: Target, state: SVGDState) -> NonFiniteError:
     )
 
 
-def check_support(outside, layout: ParticleLayout, count: int, moved: bool) -> None:
-    """Raises ValueError that names the first particle to start where a log-density is not finite.
-
-    Args:
-        outside: how many there are, the first of them, its log-density and its point; or None.
-        layout: of the particles.
-        count: of the particles.
-        moved: whether they were mapped onto the mode.
-    """
-    if outside is None or isinstance(outside[0], jax.core.Tracer) or int(outside[0]) == 0:
-        return
-    bad, first, value, point = (np.asarray(part) for part in outside)
-    with np.printoptions(precision=4, threshold=20):
-        particle = str(jax.tree.map(np.asarray, layout.unravel_one(jnp.asarray(point))))
-    mapped, nearer = "", ""
-    if moved:
-        mapped = ", which were mapped onto the mode"
-        nearer = ', near the mode, or take whiten="particles"'
-    raise ValueError(
-        f"the log-density is not finite at {bad} of the {count} particles to start from{mapped}; the "
-        f"first is particle {first}, {particle}, where it is {value}. A particle outside of the "
-        f"support has no score that leads back: start inside{nearer}, or sample parameters without "
-        "bounds, such as logarithms"
-    )
-
-
 def check_restored(state: SVGDState) -> None:
     """Raises ValueError where a state was read from a file into one that whitens otherwise."""
     if isinstance(state.whitened_by, jax.core.Tracer):

@@ -16,7 +16,7 @@ from svgd._match import check_match
 from svgd._particles import sum_is_finite
 from svgd._partition import Partition
 from svgd._sharded_exact import Share
-from svgd._sharding import mesh_axis, place_rows, sharded_direction, share_of
+from svgd._sharding import axis_to_split, place_rows, sharded_direction, share_of
 from svgd._sums import sum_over_cells, sum_over_pairs
 
 # Below so many particles the exact update wins whatever their places, so "auto" needs no partition.
@@ -185,10 +185,7 @@ class SteinUpdate(eqx.Module):
             O(n^2 d) operations when exact; over cells O(n p^d d) for p polynomials an axis. Memory
             of the inputs, the output and a few tiles or chunks; over cells also their moments.
         """
-        if mesh is not None:
-            axis = mesh_axis(mesh, axis)
-        elif axis is not None:
-            raise ValueError(f"axis={axis!r} names an axis of a mesh: give mesh= as well")
+        axis = axis_to_split(mesh, axis)
         particles, scores = checked_particles(particles, scores)
         partition = partition_for(self, particles, partition)
         share = None if mesh is None else share_of(particles, partition, mesh, axis)

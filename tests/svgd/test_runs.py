@@ -1,10 +1,10 @@
 """Whole runs over a tree that is built again as the particles move."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from many_devices import run_on_devices
+from normal_start import standard_normal
 
 import kernels
 import svgd
@@ -24,10 +24,6 @@ with counted_compilations() as compiled:
 assert np.all(np.isfinite(particles)) and int(state.step) == 40
 print(json.dumps(compiled))
 """
-
-
-def standard_normal(x):
-    return -0.5 * jnp.sum(x**2)
 
 
 def test_a_run_compiles_few_programs():

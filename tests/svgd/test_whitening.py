@@ -2,6 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from normal_start import standard_normal, start
 
 import svgd
 from svgd import _whitening
@@ -147,3 +148,27 @@ def test_whitening_again_leaves_the_particles_where_they_are(relative_error):
     whitening, z, foreign = _whitening.rewhiten(whitening, z)
     assert not bool(foreign)
     assert np.allclose(np.cov(np.asarray(z).T, bias=True), np.eye(4), atol=1e-6)
+
+
+BAD = {
+    "whiten name": (lambda: svgd.SVGD().run(standard_normal, start(), whiten="pca"), "pca"),
+    "whiten shape": (
+        lambda: svgd.SVGD().run(standard_normal, start(), whiten=np.eye(3)),
+        r"\(3, 3\).*\(2, 2\)",
+    ),
+    "whiten singular": (
+        lambda: svgd.SVGD().run(standard_normal, start(), whiten=np.diag([1.0, 0.0])),
+        "singular",
+    ),
+    "whiten nan": (
+        lambda: svgd.SVGD().run(standard_normal, start(), whiten=np.array([1, np.nan])),
+        "not finite",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input(name):
+    call, message = BAD[name]
+    with pytest.raises(ValueError, match=message):
+        call()

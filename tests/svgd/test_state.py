@@ -1,0 +1,97 @@
+"""States that are saved and restored, and the error that carries the last finite one."""
+
+import io
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from normal_start import standard_normal, start
+
+import svgd
+
+RESTORED = [
+    pytest.param({"whiten": None}, None, id="plain"),
+    pytest.param({"whiten": "particles"}, None, id="whitened"),
+    pytest.param({"whiten": "particles"}, 3, id="stochastic"),
+]
+
+
+@pytest.mark.parametrize("arguments, seed", RESTORED)
+def test_a_restored_run_continues_bit_for_bit(arguments, seed, dtype):
+    key = None if seed is None else jax.random.key(seed)
+
+    def log_density(x, key=None):
+        noise = 0 if key is None else jax.random.normal(key, x.shape, x.dtype) @ x
+        return standard_normal(x) + noise
+
+    sampler = svgd.SVGD()
+    begin = 3 + start(60, 2, dtype)
+    whole = sampler.run(log_density, begin, 37, key=key, **arguments)
+    half = sampler.run(log_density, begin, 17, key=key, **arguments)
+    file = io.BytesIO()
+    eqx.tree_serialise_leaves(file, half)
+    file.seek(0)
+    like = sampler.init(log_density, begin, key=key, **arguments)
+    restored = eqx.tree_deserialise_leaves(file, like)
+    rest = sampler.run(log_density, restored, 20)
+    assert int(rest.step) == 37
+    assert np.array_equal(rest.points, whole.points)
+    assert np.array_equal(rest.particles, whole.particles)
+    assert eqx.tree_equal(rest.opt_state, whole.opt_state)
+
+
+WHITENED = {
+    "none": None,
+    "particles": "particles",
+    "laplace": "laplace",
+    "factor": np.array([1.0, 2.0]),
+}
+
+
+@pytest.mark.parametrize("saved", WHITENED)
+@pytest.mark.parametrize("other", WHITENED)
+def test_a_state_read_into_one_that_whitens_otherwise_is_refused(saved, other):
+    sampler = svgd.SVGD()
+    # Few particles, whose covariance is diagonal, or many: the arrays' shapes are often the same.
+    for n in (6, 60):
+        begin = start(n, 2)
+        state = sampler.run(standard_normal, begin, 2, whiten=WHITENED[saved])
+        like = sampler.init(standard_normal, begin, whiten=WHITENED[other])
+        if like.whitening.factor.shape != state.whitening.factor.shape:
+            continue
+        file = io.BytesIO()
+        eqx.tree_serialise_leaves(file, state)
+        file.seek(0)
+        restored = eqx.tree_deserialise_leaves(file, like)
+        if saved == other:
+            sampler.step(standard_normal, sampler.run(standard_normal, restored, 2))
+            continue
+        for go_on in (sampler.run, sampler.step):
+            with pytest.raises(ValueError, match=f'is "{saved}", .* is "{other}".*whiten='):
+                go_on(standard_normal, restored)
+
+
+def test_non_finite_particles_stop_the_run_and_the_last_finite_ones_are_kept():
+    # sqrt has no derivative left of 0, which the particles reach on their way to -3.
+    def log_density(x):
+        return -0.5 * jnp.sum((x + 3) ** 2) + jnp.sum(jnp.sqrt(x))
+
+    begin = 1 + 0.1 * start(40, 1)
+    optimizer = optax.sgd(0.5)
+    sampler = svgd.SVGD(optimizer=optimizer)
+    with pytest.raises(svgd.NonFiniteError, match=r"in step (\d+).*score of \d+ of 40") as caught:
+        sampler.run(log_density, begin, 100, whiten=None)
+    error = caught.value
+    assert str(error.step) in str(error) and 1 < error.step <= 100
+    assert np.all(np.isfinite(error.particles)) and error.particles.shape == (40, 1)
+    good = sampler.run(log_density, begin, error.step - 1, whiten=None)
+    assert np.array_equal(good.particles, error.particles)
+
+
+def test_an_overflowing_step_is_told_from_a_bad_score():
+    sampler = svgd.SVGD(optimizer=optax.sgd(1e200))
+    with pytest.raises(svgd.NonFiniteError, match="smaller learning rate"):
+        sampler.run(lambda x: -0.5 * jnp.sum(x**2), start(), 10, whiten=None)
