@@ -23,15 +23,16 @@ from kernels._wide import wide_cotangents, wide_sum
 from memory import map_concat, map_sum
 
 # Targets and sources of one tile. Up to MAX_UNROLLED dimensions tiles are square, and of the pairs of
-# all particles with all each is evaluated once for both sides; nanoseconds a pair, d = 3, n = 16,384,
+# all particles with all each is evaluated once for both sides; nanoseconds a pair, d = 3, n = 10,000,
 # two CPU cores, forward and value with gradient:
-#     float32   384: 0.37  1.00     512: 0.45  1.20     720: 0.38  1.07
-#     float64   384: 0.92  2.60     512: 0.97  2.57     720: 0.93  2.47
-# (A power of two puts the rows of a tile where they evict each other.)
+#     float32   344: 0.44  1.14     384: 0.43  1.21     512: 0.52  1.32     720: 0.47  1.27
+#     float64   344: 0.67  1.83     384: 0.66  1.96     512: 0.77  2.17     720: 0.73  2.13
+# (A power of two puts the rows of a tile where they evict each other. The gradient reads two tiles at
+# once, which 2 MiB of level 2 cache hold up to 360 particles in float64.)
 # Above, matrix products are the cost, and long rows of sources suit them: d = 1000, n = 4096,
 # forward, 512 x 4096  0.25 s, 1024 x 1024  0.27 s. The sizes for accelerators are not measured.
 DEFAULT_TILES = {
-    "cpu": ((384, 384), (512, 4096)),
+    "cpu": ((344, 344), (512, 4096)),
     "accelerator": ((4096, 4096), (4096, 4096)),
 }
 
