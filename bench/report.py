@@ -42,7 +42,8 @@ def table(result: Mapping[str, Any], where: Mapping[str, str] | None = None) -> 
     if not lines:
         raise ValueError(f"no row of {result['case']} matches {dict(where or {})}")
     names = list(dict.fromkeys(name for line in lines for name in line["params"]))
-    cells = [[*names, "who", "fastest", "median", "spread", "scratch", "error", "of limit", "note"]]
+    figures = ["who", "fastest", "median", "spread", "compile", "scratch", "error", "of limit"]
+    cells = [[*names, *figures, "note"]]
     for line in lines:
         cells.append(
             [_text(line["params"].get(name, "")) for name in names] + _figures(line, result)
@@ -70,13 +71,14 @@ def _figures(line, result) -> list[str]:
     error = "–" if line["error"] is None else f"{line['error']:.1e}"
     share = "–" if limit is None else f"{limit[1]:.0%} of {_LIMIT_NAMES.get(limit[0], limit[0])}"
     if timing is None:
-        return [line["peer"], "–", "–", "–", "–", error, share, line["note"]]
+        return [line["peer"], "–", "–", "–", "–", "–", error, share, line["note"]]
     scratch = timing["scratch_bytes"]
     return [
         line["peer"],
         seconds(timing["min_seconds"]),
         seconds(timing["median_seconds"]),
         f"{timing['spread']:.0%}",
+        seconds(timing["compile_seconds"]),
         "–" if scratch is None else mebibytes(scratch),
         error,
         share,

@@ -65,7 +65,7 @@ def exact_timing(kernel, x, s):
         return timing, ""
     factor = (n / part) ** 2
     scaled = {name: getattr(timing, name) * factor for name in ("min_seconds", "median_seconds")}
-    return dataclasses.replace(timing, **scaled), f"{part:,} particles, scaled"
+    return dataclasses.replace(timing, **scaled), f"scaled from {part:,} particles, not run"
 
 
 @harness.case("svgd.tree.exact")

@@ -165,7 +165,7 @@ def main(arguments: list[str] | None = None) -> int:
         draw(panels, options.figure)
         print(f"\nfigure: {options.figure}")
     except ImportError:
-        print("\nno figure: pip install 'steintrain[plot]'")
+        print("\nno figure: pip install matplotlib")
     print("within 10 % of the target" if all(good) else "NOT within 10 % of the target")
     return 0 if all(good) else 1
 

@@ -147,7 +147,7 @@ def main():
     parameters = sum(core.size for core in jax.tree.leaves(x))
     print(
         f"{parameters:,} numbers for {(POINTS + 1) ** 3:,} entries, {options.steps} steps of Adam: "
-        f"{time.perf_counter() - start:.1f} s; mean relative error of the data "
+        f"{time.perf_counter() - start:.1f} s; root mean squared relative error of the data "
         f"{float(jnp.sqrt(losses[-1])):.4f}"
     )
 

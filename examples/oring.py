@@ -223,7 +223,7 @@ def main(arguments: list[str] | None = None) -> int:
         draw(particles, exact, options.figure)
         print(f"\nfigure: {options.figure}")
     except ImportError:
-        print("\nno figure: pip install 'steintrain[plot]'")
+        print("\nno figure: pip install matplotlib")
     verdict = "within" if good else "NOT within"
     print(f"{verdict} 5 % of quadrature")
     return 0 if good else 1

@@ -185,8 +185,8 @@ class SVGD(eqx.Module):
             ValueError: on bad arguments, before anything is computed; where a log-density is not
                 finite at a particle that the run would start from; on a state that was read from a
                 file into one made with another `whiten`.
-            NonFiniteError: if particles become NaN or infinite. It names the step and carries the
-                last finite particles.
+            NonFiniteError: if particles become NaN or infinite, or a log-density NaN. It names the
+                step and carries the last finite particles.
 
         A run of `a + b` steps equals a run of `a`, saved, restored, and a run of `b`, bit for bit,
         where `a` is a multiple of `rebuild_every`.
@@ -356,5 +356,5 @@ def _progress_bar(total: int):
     try:
         from tqdm.auto import tqdm
     except ImportError as error:
-        raise ImportError("progress=True needs tqdm: pip install 'steintrain[progress]'") from error
+        raise ImportError("progress=True needs tqdm: pip install tqdm") from error
     return tqdm(total=total, unit="step", desc="SVGD")

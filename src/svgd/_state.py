@@ -87,7 +87,7 @@ def non_finite(target: Target, state: SVGDState) -> NonFiniteError:
     if bad.size:
         cause = (
             f"the score of {bad.size} of {scores.shape[0]} particles is not finite (the first is "
-            f"particle {bad[0]}): the log-density has no gradient there, or overflows"
+            f"particle {bad[0]}): the log-density is NaN or has no gradient there, or overflows"
         )
     else:
         cause = "the scores are finite, so the step overflowed: take a smaller learning rate"

@@ -41,11 +41,12 @@ class Target(eqx.Module):
     is_log_density: bool = eqx.field(static=True)
 
     def score(self, points: Float[Array, "n d"], key: Array | None) -> Float[Array, "n d"]:
-        """The score of each point, in the layout's coordinates."""
+        """The score of each point, in the layout's coordinates; NaN where a log-density is."""
         if self.is_log_density:
-            if self.batched:
-                return jax.grad(lambda p: jnp.sum(self._call(self.layout.unravel(p), key)))(points)
-            return jax.vmap(jax.grad(lambda p: self.log_density(p, key)))(points)
+            values, pullback = jax.vjp(lambda p: self.log_densities(p, key), points)
+            (scores,) = pullback(jnp.ones_like(values))
+            # A branch that is NaN whatever the point has derivative 0: particles would rest there unseen.
+            return jnp.where(jnp.isnan(values)[:, None], jnp.nan, scores)
         if self.batched:
             return self.layout.ravel(self._call(self.layout.unravel(points), key))
         return jax.vmap(
