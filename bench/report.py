@@ -221,12 +221,6 @@ FIGURES = (
         ("n", "particles"),
         {"d": "3", "stage": "forward", "dtype": "float32"},
     ),
-    Figure(
-        "exact-gradient",
-        ("svgd.exact", "svgd.exact.large"),
-        ("n", "particles"),
-        {"d": "3", "stage": "gradient", "dtype": "float32"},
-    ),
     Figure("tree", ("svgd.tree.exact",), ("n", "particles"), {"d": "3"}),
     Figure(
         "transpose",
