@@ -270,11 +270,15 @@ def plot(results: Mapping[str, Mapping[str, Any]], figure: Figure, folder: Path)
         known = [(p[0], p[2] / 2**20) for p in points if p[2]]
         if len(known) > 1:
             right.loglog(*zip(*known, strict=True), color=line.get_color(), **style)
+    ticks = []
+    for value in sorted({p[0] for points in curves.values() for p in points}):
+        if not ticks or value >= 2 * ticks[-1]:  # nearer labels overlap
+            ticks.append(value)
     left.set(xlabel=f"{size} ({counted})", ylabel="fastest run (s)", title="time")
     right.set(xlabel=f"{size} ({counted})", ylabel="scratch (MiB)", title="memory that XLA reports")
     for axis in (left, right):
         axis.grid(True, which="major", alpha=0.4)
-        axis.set_xticks(sorted({p[0] for points in curves.values() for p in points}))
+        axis.set_xticks(ticks)
         axis.xaxis.set_major_formatter("{x:,.0f}")
         axis.xaxis.set_minor_formatter("")
         axis.spines[["top", "right"]].set_visible(False)

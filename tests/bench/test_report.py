@@ -48,10 +48,11 @@ def test_a_table_shows_figures_and_leaves_empty_columns_out():
     text = report.table(content)
     head, _, first, *_, last = text.split("\n\n")[0].splitlines()
     assert head == (
-        "| n | dtype | stage | who | fastest | median | spread | scratch | error | of limit | note |"
+        "| n | dtype | stage | who | fastest | median | spread | compile | scratch | error | of limit "
+        "| note |"
     )
     assert first == (
-        "| 1,000 | float32 | forward | ours | 10 ms | 11 ms | 20% | 3 MiB | 1.0e-07 "
+        "| 1,000 | float32 | forward | ours | 10 ms | 11 ms | 20% | 500 ms | 3 MiB | 1.0e-07 "
         "| 10% of exponentials |  |"
     )
     assert "failed: ZeroDivisionError" in last

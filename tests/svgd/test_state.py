@@ -95,12 +95,12 @@ def test_non_finite_particles_stop_the_run_and_the_last_finite_ones_are_kept():
 def test_a_log_density_that_becomes_nan_stops_the_run(batched):
     # Its derivative is 0 there: the particles themselves would stay finite, and rest.
     def log_density(x):
-        near = jnp.max(x, axis=-1) < 2
-        return jnp.where(near, -0.5 * jnp.sum((x - 5) ** 2, axis=-1), jnp.nan)
+        near = jnp.max(x, axis=-1) < 4
+        return jnp.where(near, -0.5 * jnp.sum((x - 8) ** 2, axis=-1), jnp.nan)
 
     with pytest.raises(svgd.NonFiniteError, match="log-density is NaN") as caught:
         svgd.SVGD().run(log_density, start(40, 1), 200, whiten=None, batched=batched)
-    assert np.all(caught.value.particles < 3)
+    assert 3 < np.max(caught.value.particles) < 8
 
 
 def test_an_overflowing_step_is_told_from_a_bad_score():
