@@ -75,7 +75,11 @@ class Pairs:
 
     @classmethod
     def of(cls, targets: Block, sources: Block, rate: Array, distinct: bool = False) -> "Pairs":
-        centre = targets.x[:, :1]
+        # A particle, so that a common offset of all cancels exactly; the one nearest the mean, since
+        # sums of products lose what differences from the centre have above those of a pair.
+        about = targets.x - targets.x[:, :1]
+        offset = jnp.sum((about - jnp.mean(about, axis=1, keepdims=True)) ** 2, axis=0)
+        centre = lax.dynamic_slice_in_dim(targets.x, jnp.argmin(offset), 1, axis=1)
         zt = (targets.x - centre) * rate[:, None]
         zs = (sources.x - centre) * rate[:, None]
         radius2 = jnp.max(jnp.sum(zt**2, axis=0))
