@@ -146,6 +146,10 @@ def _table(options) -> int:
 def _compare(options) -> int:
     from bench import report
 
+    for path in (options.old, options.new):
+        if not path.is_file():
+            print(f"{path} is no file: `run --out {path}` writes one", file=sys.stderr)
+            return 2
     comparison = report.compare(
         report.load([options.old]), report.load([options.new]), options.threshold
     )

@@ -78,7 +78,7 @@ def _figures(line, result) -> list[str]:
         seconds(timing["min_seconds"]),
         seconds(timing["median_seconds"]),
         f"{timing['spread']:.0%}",
-        seconds(timing["compile_seconds"]),
+        seconds(timing["compile_seconds"]) if timing["compile_seconds"] else "–",
         "–" if scratch is None else mebibytes(scratch),
         error,
         share,

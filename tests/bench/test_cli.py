@@ -46,3 +46,9 @@ def test_comparing_fails_on_a_regression(tmp_path, factor, code):
     done = bench("compare", str(tmp_path / "a.json"), str(tmp_path / "b.json"))
     assert done.returncode == code
     assert ("REGRESSION memory.x" in done.stdout) == (code == 1)
+
+
+def test_comparing_what_is_not_there_says_how_to_make_it(tmp_path):
+    done = bench("compare", str(tmp_path / "a.json"), str(tmp_path / "b.json"))
+    assert done.returncode == 2
+    assert "a.json is no file: `run --out" in done.stderr
