@@ -228,8 +228,10 @@ def compile_time(smoke: bool):
     for d in (2,) if smoke else (6, 12, 24, 48):
         frame, residual, points, directions = _problem(d, mode, rank, order, count, "float32")
         stacked = tuple(jnp.stack(family) for family in (residual, points, directions))
-        jobs = {"packed": (frame.pack(), *stacked)}
-        jobs["ragged"] = (frame, residual, points, directions)
+        jobs = {
+            "packed": (frame.pack(), *stacked),
+            "ragged": (frame, residual, points, directions),
+        }
         for storage, args in jobs.items():
             params = _sizes(d, mode, rank, order, count, storage=storage)
             if storage == "ragged" and d > 12:
