@@ -7,6 +7,7 @@ they were given: slower, one dimension at a time, and exact.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -32,43 +33,40 @@ class WidePairs:
     def compact(self, *norms: Array) -> Array:
         return jnp.max(jnp.stack([jnp.max(norm) for norm in norms])) <= self.limit
 
-    def squared_distances(self, compact, targets, sources) -> Float[Array, "t s"]:
+    def squared_distances(self, expanded: bool, targets, sources) -> Float[Array, "t s"]:
         """r^2; infinite, so that every weight is zero, for a particle with itself and padding."""
         (zt, norm_t, place_t), (zs, norm_s, place_s) = targets, sources
-
-        def expanded():
-            r2 = norm_t[:, None] + norm_s[None, :] - 2 * dot(zt, zs.T)
-            return jnp.maximum(r2, 0)
-
-        def looped():
-            return self.over_dimensions(place_t, place_s, lambda k, difference: difference**2)
-
+        if expanded:
+            r2 = jnp.maximum(norm_t[:, None] + norm_s[None, :] - 2 * dot(zt, zs.T), 0)
+        else:
+            r2 = self.over_dimensions(place_t, place_s, lambda k, difference: difference**2)
         count = self.x.shape[0]
         left_out = (
             (place_t[:, None] == place_s[None, :])
             | (place_s >= count)[None, :]
             | (place_t >= count)[:, None]
         )
-        return jnp.where(left_out, jnp.inf, lax.cond(compact, expanded, looped))
+        return jnp.where(left_out, jnp.inf, r2)
 
-    def differences_parts(self, compact, weights, targets, sources):
+    def differences_parts(self, expanded: bool, weights, targets, sources):
         """(m, w) with sum_j w_ij (z_i - z_j) = z_i w_i - m_i; w is zero where m is the whole sum."""
         (_, _, place_t), (zs, _, place_s) = targets, sources
-
-        def expanded(weights):
+        if expanded:
             return dot(weights, zs), jnp.sum(weights, axis=1)
+        difference = self._difference(place_t, place_s)
 
-        def looped(weights):
-            difference = self._difference(place_t, place_s)
-            dimensions = jnp.arange(self.rate.shape[0])
-            sums = lax.map(lambda k: -jnp.sum(weights * difference(k), axis=1), dimensions).T
-            return sums, jnp.zeros_like(weights[:, 0])
+        def step(sums, k):
+            one = -jnp.sum(weights * difference(k), axis=1)
+            # By columns: as the transpose of rows it would lend its layout to the products beside it.
+            return lax.dynamic_update_index_in_dim(sums, one, k, axis=1), None
 
-        return lax.cond(compact, expanded, looped, weights)
+        start = jnp.zeros((place_t.shape[0], self.rate.shape[0]), self.rate.dtype)
+        sums, _ = lax.scan(step, start, jnp.arange(self.rate.shape[0]))
+        return sums, jnp.zeros_like(weights[:, 0])
 
-    def differences_sum(self, compact, weights, targets, sources) -> Float[Array, "t d"]:
+    def differences_sum(self, expanded: bool, weights, targets, sources) -> Float[Array, "t d"]:
         """sum_j w_ij (z_i - z_j)."""
-        moment, total = self.differences_parts(compact, weights, targets, sources)
+        moment, total = self.differences_parts(expanded, weights, targets, sources)
         return targets[0] * total[:, None] - moment
 
     def over_dimensions(self, place_t, place_s, term: Callable) -> Float[Array, "t s"]:
@@ -103,19 +101,16 @@ def wide_sum(
     def sum_at(targets):
         compact = pairs.compact(targets[1])
 
-        def from_sources(rows):
-            sources, q, q_minus_z = rows
-            f, slope, _ = weights(pairs.squared_distances(compact, targets, sources))
+        def sums(expanded, sources, q, q_minus_z):
+            f, slope, _ = weights(pairs.squared_distances(expanded, targets, sources))
             if not repel:
                 return dot(f, q)
-            if not merged:
-                return dot(f, q) + pairs.differences_sum(compact, slope, targets, sources)
-            return lax.cond(
-                compact,
-                lambda f: dot(f, q_minus_z) + targets[0] * jnp.sum(f, axis=1)[:, None],
-                lambda f: dot(f, q) + pairs.differences_sum(False, f, targets, sources),
-                f,
-            )
+            if merged and expanded:
+                return dot(f, q_minus_z) + targets[0] * jnp.sum(f, axis=1)[:, None]
+            return dot(f, q) + pairs.differences_sum(expanded, slope, targets, sources)
+
+        def from_sources(rows):
+            return lax.cond(compact, partial(sums, True), partial(sums, False), *rows)
 
         rows = (particles, charges, charges - particles[0] if merged else None)
         return map_sum(from_sources, rows, chunk_size=sizes[1], checkpoint=True)
@@ -141,48 +136,34 @@ def wide_cotangents(weights: Callable, repel: bool, size: int, x, rate, charges,
     own = jnp.sum(a * pairs.z, axis=1) if repel else pairs.norm
     rows = (pairs.z, pairs.norm, a, charges - pairs.z if merged else charges, own)
 
-    def pair_weights(here, there):
+    def pair_weights(expanded, here, there):
         (zi, norm_i, ai, qi, own_i, place_i), (zj, norm_j, aj, qj, own_j, place_j) = here, there
-        compact = pairs.compact(norm_i, norm_j)
-        r2 = pairs.squared_distances(compact, (zi, norm_i, place_i), (zj, norm_j, place_j))
+        r2 = pairs.squared_distances(expanded, (zi, norm_i, place_i), (zj, norm_j, place_j))
         f, slope, curvature = weights(r2)
 
         def exchange(ui, uj):
             return dot(ai, uj.T) + dot(ui, aj.T)
 
-        def looped_work():
+        if merged and expanded:
+            return f, slope, -slope * (exchange(qi, qj) + own_i[:, None] + own_j[None, :])
+        if merged:
+            qi, qj = (jnp.take(charges, p, axis=0, mode="clip") for p in (place_i, place_j))
+        w = -slope * exchange(qi, qj)
+        if repel and expanded:
+            w = w - curvature * (own_i[:, None] + own_j[None, :] - exchange(zi, zj))
+        elif repel:
             at, as_ = ai.T, aj.T
-            return pairs.over_dimensions(
+            w = w - curvature * pairs.over_dimensions(
                 place_i,
                 place_j,
                 lambda k, difference: (at[k][:, None] - as_[k][None, :]) * difference,
             )
+        return f, slope, w
 
-        def looped_both():
-            given = (jnp.take(charges, p, axis=0, mode="clip") for p in (place_i, place_j))
-            return exchange(*given) + looped_work()
-
-        if merged:
-            w = -slope * lax.cond(
-                compact,
-                lambda: exchange(qi, qj) + own_i[:, None] + own_j[None, :],
-                looped_both,
-            )
-        else:
-            w = -slope * exchange(qi, qj)
-            if repel:
-                w = w - curvature * lax.cond(
-                    compact,
-                    lambda: own_i[:, None] + own_j[None, :] - exchange(zi, zj),
-                    looped_work,
-                )
-        return compact, f, slope, w
-
-    def gather(compact, f, slope, w, here, there):
+    def gather(expanded, f, slope, w, here, there):
         (zi, norm_i, *_, place_i), (zj, norm_j, aj, *_, place_j) = here, there
-        moment, w_sum = pairs.differences_parts(
-            compact, w, (zi, norm_i, place_i), (zj, norm_j, place_j)
-        )
+        targets, sources = (zi, norm_i, place_i), (zj, norm_j, place_j)
+        moment, w_sum = pairs.differences_parts(expanded, w, targets, sources)
         sums = [moment, w_sum, dot(f, aj)]
         if repel:
             sums.append(jnp.sum(slope, axis=1))
@@ -190,13 +171,21 @@ def wide_cotangents(weights: Callable, repel: bool, size: int, x, rate, charges,
             sums.append(dot(slope, aj))
         return sums
 
+    def block_sums(expanded, here):
+        return gather(expanded, *pair_weights(expanded, here, here), here, here)
+
+    def pair_sums(expanded, here, there):
+        f, slope, w = pair_weights(expanded, here, there)
+        back = gather(expanded, f.T, slope.T, w.T, there, here)
+        return gather(expanded, f, slope, w, here, there), back
+
     def own_block(here):
-        return gather(*pair_weights(here, here), here, here)
+        compact = pairs.compact(here[1])
+        return lax.cond(compact, partial(block_sums, True), partial(block_sums, False), here)
 
     def both_sides(here, there):
-        compact, f, slope, w = pair_weights(here, there)
-        back = gather(compact, f.T, slope.T, w.T, there, here)
-        return gather(compact, f, slope, w, here, there), back
+        compact = pairs.compact(here[1], there[1])
+        return lax.cond(compact, partial(pair_sums, True), partial(pair_sums, False), here, there)
 
     sums = Circle(x.shape[0], size, axis=0).sum(rows, own_block, both_sides)
     w_z, w_sum, dq, *slope_sums = sums
