@@ -30,8 +30,16 @@ class WidePairs:
         self.norm = jnp.sum(self.z**2, axis=1)
         self.limit = COMPACT / jnp.finfo(x.dtype).eps
 
-    def compact(self, *norms: Array) -> Array:
-        return jnp.max(jnp.stack([jnp.max(norm) for norm in norms])) <= self.limit
+    def within_reach(self, norms: tuple[Array, ...], sums: Callable, *rows):
+        """`sums(expanded, *rows)`: distances are expanded where no particle of these norms is too far.
+
+        One branch for a whole pair of blocks. Branches step by step would write every tile between
+        them, and the loops of one side would lend the products of the other their layouts: value and
+        gradient, d = 1000, n = 4096, float32, 0.71 s beside 0.87 s.
+        """
+        largest = jnp.max(jnp.stack([jnp.max(norm) for norm in norms]))
+        expanded, looped = partial(sums, True), partial(sums, False)
+        return lax.cond(largest <= self.limit, expanded, looped, *rows)
 
     def squared_distances(self, expanded: bool, targets, sources) -> Float[Array, "t s"]:
         """r^2; infinite, so that every weight is zero, for a particle with itself and padding."""
@@ -99,8 +107,6 @@ def wide_sum(
     merged = repel and _same_weights(weights, x.dtype, 0, 1)
 
     def sum_at(targets):
-        compact = pairs.compact(targets[1])
-
         def sums(expanded, sources, q, q_minus_z):
             f, slope, _ = weights(pairs.squared_distances(expanded, targets, sources))
             if not repel:
@@ -110,7 +116,7 @@ def wide_sum(
             return dot(f, q) + pairs.differences_sum(expanded, slope, targets, sources)
 
         def from_sources(rows):
-            return lax.cond(compact, partial(sums, True), partial(sums, False), *rows)
+            return pairs.within_reach((targets[1],), sums, *rows)
 
         rows = (particles, charges, charges - particles[0] if merged else None)
         return map_sum(from_sources, rows, chunk_size=sizes[1], checkpoint=True)
@@ -180,12 +186,10 @@ def wide_cotangents(weights: Callable, repel: bool, size: int, x, rate, charges,
         return gather(expanded, f, slope, w, here, there), back
 
     def own_block(here):
-        compact = pairs.compact(here[1])
-        return lax.cond(compact, partial(block_sums, True), partial(block_sums, False), here)
+        return pairs.within_reach((here[1],), block_sums, here)
 
     def both_sides(here, there):
-        compact = pairs.compact(here[1], there[1])
-        return lax.cond(compact, partial(pair_sums, True), partial(pair_sums, False), here, there)
+        return pairs.within_reach((here[1], there[1]), pair_sums, here, there)
 
     sums = Circle(x.shape[0], size, axis=0).sum(rows, own_block, both_sides)
     w_z, w_sum, dq, *slope_sums = sums

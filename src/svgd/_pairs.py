@@ -59,8 +59,10 @@ def default_chunk(slots: int, itemsize: int, platform: str) -> int:
 
 def _tile(weights, zt, zs, same):
     """Centred coordinates of both sides and (f, slope, curvature) of a tile (sources, targets)."""
-    # Differences come first: a common offset of all particles costs no digits.
-    centre = zt[:, :1]
+    # Differences come first: a common offset of all particles costs no digits. Slots are sorted, and
+    # products of coordinates lose least about one in their middle.
+    middle = zt.shape[1] // 2
+    centre = zt[:, middle : middle + 1]
     zt, zs = zt - centre, zs - centre
     r2 = sum((zs[k][:, None] - zt[k][None, :]) ** 2 for k in range(zt.shape[0]))
     own = same & jnp.eye(zs.shape[1], zt.shape[1], dtype=bool)

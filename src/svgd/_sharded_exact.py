@@ -152,11 +152,13 @@ def _block(rows) -> Block:
 def _wide_forward(weights, rate, targets, sources):
     pairs, targets, sources = _wide_pairs(rate, targets, sources)
 
-    def tile(target, source):
+    def sums(expanded, target, source):
         (*t, _), (*s, q) = target, source
-        compact = pairs.compact(t[1])
-        f, slope, _ = weights(pairs.squared_distances(compact, t, s))
-        return dot(f, q) + pairs.differences_sum(compact, slope, t, s)
+        f, slope, _ = weights(pairs.squared_distances(expanded, t, s))
+        return dot(f, q) + pairs.differences_sum(expanded, slope, t, s)
+
+    def tile(target, source):
+        return pairs.within_reach((target[1],), sums, target, source)
 
     return _over_wide_tiles(tile, targets, sources)
 
@@ -164,27 +166,25 @@ def _wide_forward(weights, rate, targets, sources):
 def _wide_backward(weights, rate, targets, sources):
     pairs, targets, sources = _wide_pairs(rate, targets, sources)
 
-    def tile(target, source):
+    def sums(expanded, target, source):
         (*t, qt, at), (*s, qs, as_) = target, source
-        compact = pairs.compact(t[1], s[1])
-        f, slope, curvature = weights(pairs.squared_distances(compact, t, s))
-
-        def expanded_work():
+        f, slope, curvature = weights(pairs.squared_distances(expanded, t, s))
+        if expanded:
             own_t, own_s = jnp.sum(at * t[0], axis=1), jnp.sum(as_ * s[0], axis=1)
-            return own_t[:, None] + own_s[None, :] - dot(at, s[0].T) - dot(t[0], as_.T)
-
-        def looped_work():
+            work = own_t[:, None] + own_s[None, :] - dot(at, s[0].T) - dot(t[0], as_.T)
+        else:
             rows, columns = at.T, as_.T
-            return pairs.over_dimensions(
+            work = pairs.over_dimensions(
                 t[2],
                 s[2],
                 lambda k, difference: (rows[k][:, None] - columns[k][None, :]) * difference,
             )
-
-        work = lax.cond(compact, expanded_work, looped_work)
         w = -slope * (dot(at, qs.T) + dot(qt, as_.T)) - curvature * work
-        dz = pairs.differences_sum(compact, w, t, s)
+        dz = pairs.differences_sum(expanded, w, t, s)
         return dz + at * jnp.sum(slope, axis=1)[:, None] - dot(slope, as_), dot(f, as_)
+
+    def tile(target, source):
+        return pairs.within_reach((target[1], source[1]), sums, target, source)
 
     return _over_wide_tiles(tile, targets, sources)
 
