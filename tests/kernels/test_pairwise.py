@@ -155,8 +155,9 @@ def float64_reference(k, x, s):
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("d", [1, 2, 3, 10, 100])
-def test_two_far_clusters_keep_their_digits(kernel, d, rng, relative_error):
+def test_two_far_clusters_keep_their_digits(kernel, d, rng, relative_error, monkeypatch):
     """10^4 bandwidths apart, in any order: each cluster as accurate as on its own."""
+    monkeypatch.setattr("kernels._pairwise.WIDE_BLOCK", 16)
     h = np.float32(np.sqrt(d))
     x = rng.normal(size=(60, d)).astype(np.float32)
     x[::2] += 1e4 * h / np.sqrt(d)
@@ -169,6 +170,15 @@ def test_two_far_clusters_keep_their_digits(kernel, d, rng, relative_error):
     repulsion = stein_sum(k, x, still, tile=(16, 16))
     assert relative_error(got, expected) < 2e-6
     assert relative_error(repulsion, float64_reference(k, x, still)) < 4e-6
+
+    # The gradient, which takes pairs of blocks and a block with itself each in its own way.
+    a = rng.normal(size=(60, d)).astype(np.float32)
+    ours = jax.grad(lambda x, s: jnp.sum(a * stein_sum(k, x, s, tile=(16, 16))), (0, 1))(x, s)
+    dense = jax.grad(
+        lambda x, s: jnp.sum(a.astype(np.float64) * float64_reference(k, x, s)), (0, 1)
+    )(x, s)
+    for one, reference in zip(ours, dense, strict=True):
+        assert relative_error(one, reference) < 4e-6
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
