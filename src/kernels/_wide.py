@@ -77,6 +77,19 @@ class WidePairs:
         moment, total = self.differences_parts(expanded, weights, targets, sources)
         return targets[0] * total[:, None] - moment
 
+    def work(self, expanded: bool, at, as_, targets, sources) -> Float[Array, "t s"]:
+        """(a_i - a_j).(z_i - z_j) for cotangents a of both sides."""
+        (zt, _, place_t), (zs, _, place_s) = targets, sources
+        if expanded:
+            own_t, own_s = jnp.sum(at * zt, axis=1), jnp.sum(as_ * zs, axis=1)
+            return own_t[:, None] + own_s[None, :] - dot(at, zs.T) - dot(zt, as_.T)
+        rows, columns = at.T, as_.T
+        return self.over_dimensions(
+            place_t,
+            place_s,
+            lambda k, difference: (rows[k][:, None] - columns[k][None, :]) * difference,
+        )
+
     def over_dimensions(self, place_t, place_s, term: Callable) -> Float[Array, "t s"]:
         """sum_k term(k, z_i - z_j in dimension k), a loop that holds one tile at a time."""
         difference = self._difference(place_t, place_s)
@@ -139,31 +152,21 @@ def wide_cotangents(weights: Callable, repel: bool, size: int, x, rate, charges,
     # Where slope and curvature are one function, (a_i - a_j).(z_i - z_j) joins the exchange of
     # charges and cotangents: the charges lose z, and what is left depends on one side each.
     merged = repel and _same_weights(weights, x.dtype, 1, 2)
-    own = jnp.sum(a * pairs.z, axis=1) if repel else pairs.norm
+    own = jnp.sum(a * pairs.z, axis=1) if merged else None
     rows = (pairs.z, pairs.norm, a, charges - pairs.z if merged else charges, own)
 
     def pair_weights(expanded, here, there):
         (zi, norm_i, ai, qi, own_i, place_i), (zj, norm_j, aj, qj, own_j, place_j) = here, there
-        r2 = pairs.squared_distances(expanded, (zi, norm_i, place_i), (zj, norm_j, place_j))
-        f, slope, curvature = weights(r2)
-
-        def exchange(ui, uj):
-            return dot(ai, uj.T) + dot(ui, aj.T)
-
-        if merged and expanded:
-            return f, slope, -slope * (exchange(qi, qj) + own_i[:, None] + own_j[None, :])
-        if merged:
+        targets, sources = (zi, norm_i, place_i), (zj, norm_j, place_j)
+        f, slope, curvature = weights(pairs.squared_distances(expanded, targets, sources))
+        if merged and not expanded:
             qi, qj = (jnp.take(charges, p, axis=0, mode="clip") for p in (place_i, place_j))
-        w = -slope * exchange(qi, qj)
-        if repel and expanded:
-            w = w - curvature * (own_i[:, None] + own_j[None, :] - exchange(zi, zj))
-        elif repel:
-            at, as_ = ai.T, aj.T
-            w = w - curvature * pairs.over_dimensions(
-                place_i,
-                place_j,
-                lambda k, difference: (at[k][:, None] - as_[k][None, :]) * difference,
-            )
+        exchange = dot(ai, qj.T) + dot(qi, aj.T)
+        if merged and expanded:
+            return f, slope, -slope * (exchange + own_i[:, None] + own_j[None, :])
+        w = -slope * exchange
+        if repel:
+            w = w - curvature * pairs.work(expanded, ai, aj, targets, sources)
         return f, slope, w
 
     def gather(expanded, f, slope, w, here, there):

@@ -169,16 +169,7 @@ def _wide_backward(weights, rate, targets, sources):
     def sums(expanded, target, source):
         (*t, qt, at), (*s, qs, as_) = target, source
         f, slope, curvature = weights(pairs.squared_distances(expanded, t, s))
-        if expanded:
-            own_t, own_s = jnp.sum(at * t[0], axis=1), jnp.sum(as_ * s[0], axis=1)
-            work = own_t[:, None] + own_s[None, :] - dot(at, s[0].T) - dot(t[0], as_.T)
-        else:
-            rows, columns = at.T, as_.T
-            work = pairs.over_dimensions(
-                t[2],
-                s[2],
-                lambda k, difference: (rows[k][:, None] - columns[k][None, :]) * difference,
-            )
+        work = pairs.work(expanded, at, as_, t, s)
         w = -slope * (dot(at, qs.T) + dot(qt, as_.T)) - curvature * work
         dz = pairs.differences_sum(expanded, w, t, s)
         return dz + at * jnp.sum(slope, axis=1)[:, None] - dot(slope, as_), dot(f, as_)

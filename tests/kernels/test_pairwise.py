@@ -171,7 +171,8 @@ def test_two_far_clusters_keep_their_digits(kernel, d, rng, relative_error, monk
     assert relative_error(got, expected) < 2e-6
     assert relative_error(repulsion, float64_reference(k, x, still)) < 4e-6
 
-    # The gradient, which takes pairs of blocks and a block with itself each in its own way.
+    # The gradient, which takes pairs of blocks and a block with itself each in its own way, to the
+    # rounding of the repulsion.
     a = rng.normal(size=(60, d)).astype(np.float32)
     ours = jax.grad(lambda x, s: jnp.sum(a * stein_sum(k, x, s, tile=(16, 16))), (0, 1))(x, s)
     dense = jax.grad(
