@@ -48,7 +48,8 @@ class SteinUpdate(eqx.Module):
             to be faster.
         tolerance: bound on the error of the kernel, max |k~ - k| over all pairs, where k(0) = 1.
         theta: opening angle; replaces the tolerance. A node whose box is smaller than theta times
-            its distance acts as one point at its centre of mass. 0 opens everything.
+            its distance acts as one point at its centre of mass. 0 opens everything, and all pairs
+            are then summed at once, as with method "exact".
         leaf_size: particles in a leaf of the tree, where pairs of leaves are summed.
         pairing: "symmetric" evaluates every unordered pair of leaves once for both sides, "directed"
             once for each side, "auto" what is faster on the backend.

@@ -56,3 +56,6 @@ def test_a_parameter_without_effect_warns(rng):
     update = svgd.SteinUpdate(Gaussian(0.5), method="tree", leaf_size=16)
     with forced_cells(), pytest.warns(UnusedParameterWarning, match="leaf_size"):
         update.partition(rng.normal(size=(500, 2)))
+    update = svgd.SteinUpdate(Gaussian(0.5), theta=0.0, leaf_size=16, chunk_pairs=4)
+    with pytest.warns(UnusedParameterWarning, match="leaf_size, chunk_pairs .* opens everything"):
+        assert update.partition(rng.normal(size=(500, 2))).method == "exact"

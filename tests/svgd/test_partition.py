@@ -1,7 +1,7 @@
 """Partitions: what they count, and what changes from one to the next as particles move."""
 
 import equinox as eqx
-from partition_cases import forced_cells
+from partition_cases import built, forced_cells
 
 import svgd
 from kernels import Gaussian
@@ -9,8 +9,8 @@ from kernels import Gaussian
 
 def test_counts_are_directed(rng):
     x = rng.normal(size=(300, 2))
-    update = svgd.SteinUpdate(Gaussian(1.0), method="tree", theta=0.0, leaf_size=10)
-    partition = update.partition(x)
+    # All pairs are near in so large a bandwidth.
+    _, partition = built(x, "pairs", Gaussian(100.0), leaf_size=10)
     assert partition.num_near_leaf_pairs == partition.num_leaves**2
     assert partition.method == "tree" and partition.num_particles == 300
 

@@ -26,14 +26,27 @@ def extended_sum(kernel, h, x, s):
 
 
 @pytest.mark.parametrize("kernel", [Gaussian, InverseMultiquadric])
-@pytest.mark.parametrize("pairing", ["directed", "symmetric"])
-def test_theta_zero_is_exact(kernel, pairing, rng, relative_error):
-    x, s = rng.normal(size=(2, 500, 3))
-    update = svgd.SteinUpdate(kernel(0.5), method="tree", theta=0.0, leaf_size=16, pairing=pairing)
+@pytest.mark.parametrize("n", [1, 2, 500, 3000])
+def test_theta_zero_is_exact(kernel, n, rng, relative_error):
+    x, s = rng.normal(size=(2, n, 3))
+    update = svgd.SteinUpdate(kernel(0.5), method="tree", theta=0.0)
     partition = update.partition(x)
-    assert partition.num_far_pairs == 0
+    assert (partition.method, partition.sums, partition.num_far_pairs) == ("tree", "exact", 0)
+    assert "theta = 0 opens everything" in partition.explain()
+    assert relative_error(update(x, s, partition), exact(kernel(0.5), x, s)) < 1e-15
+
+
+@pytest.mark.parametrize("kernel", [Gaussian, InverseMultiquadric])
+@pytest.mark.parametrize("pairing", ["directed", "symmetric"])
+def test_pairs_of_all_leaves_are_the_whole_sum(kernel, pairing, rng, relative_error):
+    x, s = rng.normal(size=(2, 500, 3))
+    # So small an angle opens all leaves but those of one particle, whose centre is exact.
+    options = {"theta": 1e-9, "leaf_size": 16, "pairing": pairing}
+    update = svgd.SteinUpdate(kernel(0.5), method="tree", **options)
+    partition = update.partition(x)
+    assert partition.sums == "pairs" and partition.num_near_leaf_pairs > partition.num_leaves**2 / 2
     found = update(x, s, partition)
-    # Against the sum in extended precision the tree itself is within 1e-15 ...
+    # Against the sum in extended precision the leaves are within 1e-15 ...
     assert relative_error(found, extended_sum(kernel, 0.5, x, s)) < 1e-15
     # ... and the exact update, with coordinates about one centre for all, within 1.5e-15.
     assert relative_error(found, exact(kernel(0.5), x, s)) < 2e-15
@@ -136,7 +149,7 @@ def test_edge_cases_match_the_exact_update(name, rng, relative_error):
         kernel = Gaussian(h)
         expected = exact(kernel, a, b)
         size = float(jnp.abs(expected).max())
-        ways = [{"theta": 0.0, "leaf_size": LEAF}, {"leaf_size": LEAF}]
+        ways = [{"theta": 1e-9, "leaf_size": LEAF}, {"leaf_size": LEAF}]
         for options in ways:
             found = svgd.SteinUpdate(kernel, method="tree", **options)(a, b)
             assert found.dtype == dtype
