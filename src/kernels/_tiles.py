@@ -180,16 +180,18 @@ class Pairs:
         return -slope * exchange - curvature * work
 
     def _difference(self, k) -> Float[Array, "s t"]:
-        """(z_j - z_i) in dimension k, subtracted before it is scaled."""
-        return (self.sources.x[k][:, None] - self.targets.x[k][None, :]) * self.rate[k]
+        """(z_j - z_i) in dimension k, subtracted before it is scaled; laid out as the weights are."""
+        s, t = self.sources.x[k], self.targets.x[k]
+        gap = s[None, :] - t[:, None] if self.across else s[:, None] - t[None, :]
+        return gap * self.rate[k]
 
     def _looped_sum(self, weights):
-        weights = weights.T if self.across else weights
+        along, across = (1, 0) if self.across else (0, 1)
         if self.sources.present is not None:
-            weights = weights * self.sources.present[:, None]
+            weights = weights * jnp.expand_dims(self.sources.present, across)
 
         def one(k):
-            return -jnp.sum(weights * self._difference(k), axis=0)
+            return -jnp.sum(weights * self._difference(k), axis=along)
 
         return lax.map(one, jnp.arange(self.rate.shape[0]))
 

@@ -30,6 +30,9 @@ def test_auto_takes_what_is_cheaper(rng):
         assert word in text
     wide = svgd.SteinUpdate(Gaussian(3.0)).partition(rng.normal(size=(5000, 12)))
     assert wide.method == "exact"
+    # Few particles see each other, and yet all leaves: more slots than particles, and all pairs.
+    crowded = svgd.SteinUpdate(Gaussian(0.25)).partition(rng.normal(size=(5000, 8)))
+    assert crowded.method == "exact"
 
 
 EXPLAINED = {
