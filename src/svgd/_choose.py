@@ -134,11 +134,6 @@ def build_partition(update, particles, like: tuple[int, ...] | None = None) -> P
     seconds = {"exact": _plan.exact_seconds(n, dimension, dtype)}
     if update.method == "exact":
         return _exact(update, places, n, seconds, "as asked")
-    if update.theta == 0:
-        # Leaf by leaf the same pairs take three to five times as long, and a list of all leaf pairs:
-        # n = 10,000, d = 3, two CPU cores, float32 128 and 39 ms, float64 250 and 62.
-        _warn_unused(update, "theta = 0 opens everything: all pairs are summed at once")
-        return _exact(update, places, n, seconds, "theta = 0 opens everything")
     # One contiguous row for each axis: NumPy reduces those ten times faster than columns.
     columns = np.ascontiguousarray(np.asarray(_scaled(update.kernel, particles, origin)).T)
     location = LOCATION.choose(n)
@@ -155,14 +150,20 @@ def _scaled(kernel, particles, origin):
 
 def _by_angle(update, places, columns, seconds, location):
     dimension, n = columns.shape
+    if update.theta == 0:
+        # Leaf by leaf the same pairs take three to five times as long, and a list of all leaf pairs:
+        # n = 10,000, d = 3, two CPU cores, float32 128 and 39 ms, float64 250 and 62.
+        _warn_unused(update, "theta = 0 opens everything: all pairs are summed at once")
+        return _exact(update, places, n, seconds, "theta = 0 opens everything")
     z = columns.T
+    leaf = update.leaf_size or _DEFAULT_LEAF
     sums, counts = build_pairs(
-        z, radius=np.inf, theta=update.theta, **_pair_options(update, location)
+        z, radius=np.inf, theta=update.theta, **_pair_options(update, location, leaf)
     )
     entries = counts["tile_pairs"] + counts["num_far_entries"] * sums.blocks.slot_particle.shape[1]
     seconds["pairs"] = _plan.pairs_seconds(entries, n, dimension, z.dtype)
     if _exact_wins(update, seconds["exact"], seconds["pairs"]):
-        return _exact(update, places, n, seconds, "predicted to be the fastest")
+        return _exact(update, places, n, seconds)
     accuracy = f"opening angle theta = {update.theta:g}; nothing is dropped"
     return _tree(update, places, n, None, sums, counts, seconds, accuracy, location)
 
@@ -184,7 +185,10 @@ def _by_tolerance(update, places, columns, seconds, location, like):
     radius = np.inf
     if isinstance(update.kernel, Gaussian):
         radius = support_radius(update.tolerance)
-    seconds["pairs"] = _plan.pairs_seconds(_near_estimate(sample, radius, n), n, dimension, z.dtype)
+    few = np.isfinite(radius) and dimension <= _DROPPED_LEAF_DIMENSION
+    leaf = update.leaf_size or (_DROPPED_LEAF if few else _DEFAULT_LEAF)
+    near = _near_estimate(sample, radius, n, leaf)
+    seconds["pairs"] = _plan.pairs_seconds(near, n, dimension, z.dtype)
     for plan in plans:
         seconds["cells"] = plan.seconds
         if SUMS.choose(seconds["pairs"] / plan.seconds) == "pairs":
@@ -205,13 +209,12 @@ def _by_tolerance(update, places, columns, seconds, location, like):
         )
         return _tree(update, places, n, built[0], None, built[1], seconds, accuracy, location)
     if _exact_wins(update, seconds["exact"], seconds["pairs"]):
-        return _exact(update, places, n, seconds, "predicted to be the fastest")
-    leaf = _DROPPED_LEAF if dimension <= _DROPPED_LEAF_DIMENSION else _DEFAULT_LEAF
+        return _exact(update, places, n, seconds)
     sums, counts = build_pairs(z, radius=radius, theta=0.0, **_pair_options(update, location, leaf))
-    # The estimate does not know how wide leaves are, and in many dimensions they all see each other.
+    # Now with the pairs of the list: the estimate doesn't know how wide leaves are.
     seconds["pairs"] = _plan.pairs_seconds(counts["tile_pairs"], n, dimension, z.dtype)
     if _exact_wins(update, seconds["exact"], seconds["pairs"]):
-        return _exact(update, places, n, seconds, "predicted to be the fastest")
+        return _exact(update, places, n, seconds)
     accuracy = f"tolerance {update.tolerance:g}: pairs of leaves beyond {radius:.3g} h are dropped"
     return _tree(update, places, n, None, sums, counts, seconds, accuracy, location)
 
@@ -230,7 +233,8 @@ def _warn_unused(update, why):
         warnings.warn(
             f"{', '.join(unused)} has no effect here: {why}; it acts with theta above 0",
             UnusedParameterWarning,
-            stacklevel=5,
+            # Through `build_partition`, `SteinUpdate.partition` and equinox's binding of it.
+            stacklevel=6,
         )
 
 
@@ -238,17 +242,20 @@ def _exact_wins(update, exact, tree):
     return update.method == "auto" and METHOD.choose(exact / tree) == "exact"
 
 
-def _pair_options(update, location, leaf=_DEFAULT_LEAF):
+def _pair_options(update, location, leaf):
     return {
-        "leaf_size": update.leaf_size or leaf,
+        "leaf_size": leaf,
         "both_sides": None if update.pairing == "auto" else update.pairing == "symmetric",
         "pairing": PAIRING,
         "host": location == "host",
     }
 
 
-def _near_estimate(sample, radius, n):
-    """Pairs of particles within the radius and the width of a leaf, from a sample."""
+def _near_estimate(sample, radius, n, leaf):
+    """Pairs of particles within twice the radius, from a sample, and those of leaves with themselves.
+
+    A lower bound where leaves are wider than the radius, as in many dimensions.
+    """
     if not np.isfinite(radius):
         return float(n) ** 2
     rows = sample[:: max(1, sample.shape[0] // _PAIR_SAMPLE)]
@@ -256,10 +263,10 @@ def _near_estimate(sample, radius, n):
     distance = np.sqrt(
         sum((rows[:, None, k] - others[None, :, k]) ** 2 for k in range(sample.shape[1]))
     )
-    return float(n) ** 2 * float(np.mean(distance < 2 * radius)) + 64.0 * n
+    return float(n) ** 2 * float(np.mean(distance < 2 * radius)) + float(leaf) * n
 
 
-def _exact(update, places, n, seconds, reason):
+def _exact(update, places, n, seconds, reason="predicted to be the fastest"):
     report = Report(
         num_leaves=1,
         num_near_leaf_pairs=1,

@@ -50,7 +50,8 @@ class SteinUpdate(eqx.Module):
         theta: opening angle; replaces the tolerance. A node whose box is smaller than theta times
             its distance acts as one point at its centre of mass. 0 opens everything, and all pairs
             are then summed at once, as with method "exact".
-        leaf_size: particles in a leaf of the tree, where pairs of leaves are summed.
+        leaf_size: particles in a leaf of the tree, where pairs of leaves are summed. By default 64,
+            and 16 where a tolerance drops far pairs in up to three dimensions.
         pairing: "symmetric" evaluates every unordered pair of leaves once for both sides, "directed"
             once for each side, "auto" what is faster on the backend.
         chunk_pairs: pairs of blocks of particles evaluated at a time, where pairs are summed.
@@ -131,6 +132,10 @@ class SteinUpdate(eqx.Module):
 
         Raises:
             ValueError: on traced values, and on particles that the update refuses.
+
+        Warns:
+            UnusedParameterWarning: on leaf_size, pairing or chunk_pairs where no pairs of leaves are
+                summed: over cells, and with theta = 0.
 
         Cost:
             About 30 ns a particle on the host.

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from partition_cases import exact, forced_cells
+from partition_cases import built, exact, forced_cells
 
 import svgd
 from kernels import Gaussian, InverseMultiquadric
@@ -33,6 +33,7 @@ def test_theta_zero_is_exact(kernel, n, rng, relative_error):
     partition = update.partition(x)
     assert (partition.method, partition.sums, partition.num_far_pairs) == ("tree", "exact", 0)
     assert "theta = 0 opens everything" in partition.explain()
+    assert svgd.SteinUpdate(kernel(0.5), theta=0.0).partition(x).method == "exact"
     assert relative_error(update(x, s, partition), exact(kernel(0.5), x, s)) < 1e-15
 
 
@@ -40,11 +41,13 @@ def test_theta_zero_is_exact(kernel, n, rng, relative_error):
 @pytest.mark.parametrize("pairing", ["directed", "symmetric"])
 def test_pairs_of_all_leaves_are_the_whole_sum(kernel, pairing, rng, relative_error):
     x, s = rng.normal(size=(2, 500, 3))
-    # So small an angle opens all leaves but those of one particle, whose centre is exact.
-    options = {"theta": 1e-9, "leaf_size": 16, "pairing": pairing}
-    update = svgd.SteinUpdate(kernel(0.5), method="tree", **options)
-    partition = update.partition(x)
-    assert partition.sums == "pairs" and partition.num_near_leaf_pairs > partition.num_leaves**2 / 2
+    options = {"leaf_size": 16, "pairing": pairing}
+    if kernel is Gaussian:
+        # Nothing is dropped within 30 bandwidths, and no particles are farther apart.
+        options["tolerance"] = 1e-200
+    update, partition = built(x, "pairs", kernel(0.5), **options)
+    assert partition.sums == "pairs" and partition.num_far_pairs == 0
+    assert partition.num_near_leaf_pairs == partition.num_leaves**2
     found = update(x, s, partition)
     # Against the sum in extended precision the leaves are within 1e-15 ...
     assert relative_error(found, extended_sum(kernel, 0.5, x, s)) < 1e-15
