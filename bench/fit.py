@@ -10,7 +10,7 @@ import numpy as np
 import memory
 import t3
 from bench import harness
-from t3 import _newton
+from t3._fit import newton as _newton
 
 # d modes of size N, all Tucker and inner train ranks r, order K, W probes
 SIZE, SMOKE_SIZE = (5, 50, 20, 2, 4096), (3, 6, 2, 1, 16)

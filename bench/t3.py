@@ -10,7 +10,7 @@ import numpy as np
 import memory
 import t3
 from bench import harness
-from t3._forward_chunks import tensor_probe_chunk
+from t3._sampling.forward_chunks import tensor_probe_chunk
 
 # d modes of size N, all Tucker and inner train ranks r, order K, W probes
 SIZES = [(5, 50, 20, 3, 2048), (6, 64, 32, 3, 2048), (6, 128, 64, 2, 1024)]

@@ -8,11 +8,11 @@ from svgd._bandwidth import (
     whitened_bandwidth,
 )
 from svgd._diagnostics import ksd, ksd_squared, mmd_squared
-from svgd._partition import Partition
-from svgd._sampler import SVGD
-from svgd._state import NonFiniteError, SVGDState
+from svgd._run.sampler import SVGD
+from svgd._run.state import NonFiniteError, SVGDState
+from svgd._run.whitening import Whitening
+from svgd._sums.partition import Partition
 from svgd._update import SteinUpdate
-from svgd._whitening import Whitening
 
 __all__ = [
     "SVGD",

@@ -14,8 +14,8 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 import kernels
 from memory import map_concat
 from svgd._diagnostics import mmd_squared
-from svgd._particles import lay_out, lay_out_alike
-from svgd._target import as_target
+from svgd._run.layout import lay_out, lay_out_alike
+from svgd._run.target import as_target
 
 # Elements of one (rows, points, d) block of differences.
 _BLOCK_ELEMENTS = 1 << 21

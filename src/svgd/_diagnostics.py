@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, PyTree
 
 import kernels
 from memory import map_sum
-from svgd._particles import lay_out_alike
+from svgd._run.layout import lay_out_alike
 
 # Elements of one (targets, sources, d) tile of differences.
 _TILE_ELEMENTS = 1 << 18

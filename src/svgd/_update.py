@@ -11,13 +11,13 @@ from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike, Float
 
 from kernels import RadialKernel, stein_sum
-from svgd._choose import build_partition
-from svgd._match import check_match
-from svgd._particles import sum_is_finite
-from svgd._partition import Partition
-from svgd._sharded_exact import Share
-from svgd._sharding import axis_to_split, place_rows, sharded_direction, share_of
-from svgd._sums import sum_over_cells, sum_over_pairs
+from kernels._sharded import Share
+from svgd._run.layout import sum_is_finite
+from svgd._sums.choice import build_partition
+from svgd._sums.matching import check_match
+from svgd._sums.partition import Partition
+from svgd._sums.sharding import axis_to_split, place_rows, sharded_direction, share_of
+from svgd._sums.sums import sum_over_cells, sum_over_pairs
 
 # Below so many particles the exact update wins whatever their places, so "auto" needs no partition.
 ALWAYS_EXACT = 1024

@@ -1,20 +1,16 @@
 """Tucker tensor trains: format, manifold, probe derivatives and their transposes, fitting."""
 
-from . import _oracle as oracle
-from ._chunk_size import estimate_chunk_size, max_chunk_size_within
-from ._continuation import Continuation, enlarge, fit_growing_ranks
-from ._fit import fit
-from ._fit_result import FitError, FitResult, Record
-from ._format import TuckerTensorTrain
-from ._frame import T3Frame, T3Variations
-from ._probes import probe_shards
-from ._problem import LeastSquares, least_squares
-from ._ranks import FrameRanks, T3Ranks
-from ._samples import Apply, Entries, Probe
-from ._sampling import apply_derivatives, entries_derivatives, probe_derivatives
-from ._sharding import ShardedProbesWarning, sharded_probe_derivatives_transpose
-from ._tangent import T3Tangent
-from ._transpose import (
+from t3 import _oracle as oracle
+from t3._fit.continuation import Continuation, enlarge, fit_growing_ranks
+from t3._fit.fit import fit
+from t3._fit.problem import LeastSquares, least_squares
+from t3._fit.result import FitError, FitResult, Record
+from t3._sampling.chunk_size import estimate_chunk_size, max_chunk_size_within
+from t3._sampling.forward import apply_derivatives, entries_derivatives, probe_derivatives
+from t3._sampling.kinds import Apply, Entries, Probe
+from t3._sampling.probes import probe_shards
+from t3._sampling.sharding import ShardedProbesWarning, sharded_probe_derivatives_transpose
+from t3._sampling.transpose import (
     apply_derivatives_transpose,
     apply_transpose,
     entries_derivatives_transpose,
@@ -22,6 +18,10 @@ from ._transpose import (
     probe_derivatives_transpose,
     probe_transpose,
 )
+from t3._tangent.frame import T3Frame, T3Variations
+from t3._tangent.tangent import T3Tangent
+from t3._tensor.format import TuckerTensorTrain
+from t3._tensor.ranks import FrameRanks, T3Ranks
 
 __all__ = [
     "Apply",

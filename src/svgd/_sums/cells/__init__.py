@@ -1,0 +1,1 @@
+"""Sums over the cells of lattices, by proxies."""

@@ -1,0 +1,231 @@
+"""What an update will cost each way, and the cheapest parameters that meet a tolerance."""
+
+import dataclasses
+from functools import lru_cache
+
+import numpy as np
+
+from kernels import Gaussian, InverseMultiquadric
+from svgd._sums.cells import proxies as proxies
+
+# Seconds for one unit of work in float32 on two CPU cores, at the chunk sizes in force:
+#     pair        one pair of particles in the exact update (n = 16384, d = 3)
+#     tile_pair   one pair of slots of two near blocks
+#     slot        one particle into its block and back
+#     weight      one interpolation weight of one particle
+#     moment      one moment of one particle and channel, up or down
+#     sweep       one value of a cell and channel, read by a neighbour
+#     call        dispatch of the compiled update and of the host's part, once
+# Fitted to n = 1e6, d = 3, h = 0.1, tolerance 2e-3, seconds by p and reach: the sweeps 6, 2 0.71; 7, 2
+# 0.85; 8, 2 0.48; 9, 1 0.43; 10, 1 0.42; 12, 1 0.36; up and down 0.39, 0.48, 0.32, 0.51, 0.58, 0.61.
+UNIT_SECONDS = {
+    "pair": 0.37e-9,
+    "tile_pair": 0.55e-9,
+    "slot": 16e-9,
+    "weight": 0.8e-9,
+    "moment": 0.04e-9,
+    "sweep": 2.7e-9,
+    "cell": 2e-6,
+    "call": 1e-3,
+}
+# float64 has half the lanes of float32. These differ: n = 20,000, d = 3, exact 148 and 238 ms; 0.54 and
+# 1.5 ns a pair of slots.
+_DOUBLE = {"pair": 1.6, "tile_pair": 2.7}
+
+# Rows of whole vector registers.
+_ALIGNED = 8
+_ALIGNED_SHARE = 0.7
+
+# The part of the tolerance at which a Gaussian is dropped. Dropped tails all have the same sign and
+# add up, while interpolation errors alternate: at equal size they disturb the update ten times as
+# much (n = 1e5, d = 3: 1e-3 dropped 1.1e-3, 3e-3 interpolated 5e-4), so they get a tenth.
+_DROPPED_SHARE = 0.1
+_MAX_COUNT = 16
+_MAX_REACH = 3
+# Proxies are limited to so many bytes of moments and fields in all.
+_MAX_PROXY_BYTES = 2**30
+
+
+@dataclasses.dataclass(frozen=True)
+class CellPlan:
+    """Parameters of a sum over cells, and what it is predicted to cost.
+
+    Attributes:
+        count: p, Chebyshev polynomials an axis.
+        half_width: kappa of the finest cells.
+        cutoff: distance in bandwidths of a Gaussian beyond which it is dropped.
+        weight: b of the proxies' weight exp(-b |u|^2).
+        widest: kappa times the square root of a Gaussian's rate is at most this.
+        weights, rates: the mixture of Gaussians.
+        error: bound on the kernel's error from interpolation and mixture.
+        reach: steps of the lattice within the cutoff.
+        cells: occupied cells, estimated from a sample.
+        seconds: predicted time.
+    """
+
+    count: int
+    half_width: float
+    cutoff: float
+    weight: float
+    widest: float
+    weights: tuple[float, ...]
+    rates: tuple[float, ...]
+    error: float
+    reach: int
+    cells: int
+    seconds: float
+
+
+def unit_seconds(name: str, dtype) -> float:
+    """Seconds for one unit of work, see `UNIT_SECONDS`."""
+    factor = _DOUBLE.get(name, 2.0) if np.dtype(dtype).itemsize == 8 else 1.0
+    if name == "call":
+        factor = 1.0
+    return UNIT_SECONDS[name] * factor
+
+
+def exact_seconds(n: int, dimension: int, dtype) -> float:
+    """Predicted time of the exact update."""
+    return unit_seconds("call", dtype) + n**2 * unit_seconds("pair", dtype) * (dimension + 5) / 8
+
+
+def pairs_seconds(tile_pairs: float, n: int, dimension: int, dtype) -> float:
+    """Predicted time of sums over near leaves."""
+    per_pair = unit_seconds("tile_pair", dtype) * (dimension + 5) / 8
+    return (
+        2 * unit_seconds("call", dtype)
+        + tile_pairs * per_pair
+        + n * 20 * unit_seconds("slot", dtype)
+    )
+
+
+def cells_seconds(plan_count, reach, gaussians, cells, n, dimension, dtype) -> float:
+    """Predicted time of sums over cells."""
+    p, d = plan_count, dimension
+    wide, narrow = (d + 1) // 2, d // 2
+    weights = 2 * p**wide + (2 * d + 1) * p**narrow + 2 * d * p
+    share = _ALIGNED_SHARE if p % _ALIGNED == 0 else 1.0
+    particle = unit_seconds("slot", dtype) + share * (
+        weights * unit_seconds("weight", dtype) + (2 * d + 1) * p**d * unit_seconds("moment", dtype)
+    )
+    sweep = share * (2 * reach + 1) * d * (d + 1) * p**d * unit_seconds("sweep", dtype)
+    # Blocks are padded: each cell costs about half a block of the smallest size.
+    per_cell = gaussians * sweep + unit_seconds("cell", dtype) + 8 * particle
+    return 3 * unit_seconds("call", dtype) + n * particle + cells * per_cell
+
+
+def mixture(kernel, tolerance: float, radius: float):
+    """The kernel as (weights, rates) of Gaussians up to half the tolerance; None if it is not one."""
+    if isinstance(kernel, Gaussian):
+        return (1.0,), (1.0,)
+    if isinstance(kernel, InverseMultiquadric):
+        return proxies.inverse_multiquadric_mixture(tolerance / 2, radius)
+    return None
+
+
+def cell_plans(kernel, tolerance: float, sample, sides, n: int, dtype) -> list[CellPlan]:
+    """Parameters that meet the tolerance, the cheapest first.
+
+    The rule: a Gaussian of rate a is dropped where it is below a tenth of the tolerance, and
+    interpolated elsewhere with p polynomials an axis in cells of half-width kappa, such that the
+    error of the product over axes, (1 + e(p, kappa sqrt(a)))^d - 1, is at most the tolerance; e is
+    the measured error along one axis. Mixtures get half the tolerance for their quadrature and half
+    for the rest. Every pair is either dropped or interpolated, so the kernel's error is at most the
+    tolerance.
+
+    Args:
+        kernel: the kernel.
+        tolerance: bound on the kernel's error.
+        sample: scaled coordinates of some particles, (m, d), from which cells are counted.
+        sides: extents of all particles along each axis, in scaled coordinates, (d,).
+        n: particles in all.
+        dtype: of the particles.
+    """
+    dimension = sample.shape[1]
+    extent = float(np.max(sides)) * (1 + 1e-4)
+    found = mixture(kernel, tolerance, float(np.linalg.norm(sides)))
+    if found is None:
+        return []
+    weights, rates = found
+    single = len(rates) == 1
+    budget = tolerance if single else tolerance / 2
+    weight = proxies.FLAT_WEIGHT if single else proxies.NO_WEIGHT
+    cutoff = proxies.support_radius(min(_DROPPED_SHARE * tolerance, 0.5))
+    fastest = max(rates)
+    columns = np.ascontiguousarray(sample.T)
+    counted = {}
+    plans = []
+    for reach in range(_MAX_REACH + 1):
+        for count in range(1, _MAX_COUNT + 1):
+            if count**dimension * (2 * dimension + 1) * np.dtype(dtype).itemsize > 2**22:
+                break
+            widest = widest_cell(budget, dimension, reach, count, weight)
+            if widest is None:
+                continue
+            if reach == 0:
+                # One cell holds all particles, with what room the tolerance leaves for moves.
+                if not single or extent > 2 * widest:
+                    continue
+            elif 2 * reach * widest < cutoff:
+                continue
+            half_width = widest / np.sqrt(fastest)
+            if half_width not in counted:
+                counted[half_width] = _count_cells(columns, 2 * half_width) if reach else 1
+            cells = counted[half_width]
+            seconds = cells_seconds(count, reach, len(rates), cells, n, dimension, dtype)
+            error = proxies.product_error(
+                proxies.axis_error(1.0, widest, reach, count, weight), dimension
+            )
+            plans.append(
+                CellPlan(
+                    count=count,
+                    half_width=float(half_width),
+                    cutoff=cutoff,
+                    weight=weight,
+                    widest=float(widest),
+                    weights=weights,
+                    rates=rates,
+                    error=tolerance - budget + error,
+                    reach=reach,
+                    cells=cells,
+                    seconds=seconds,
+                )
+            )
+            if cells <= 2**dimension:
+                # More polynomials would not make fewer cells.
+                break
+    return sorted(plans, key=lambda plan: plan.seconds)
+
+
+def _count_cells(columns, edge):
+    key = np.zeros(columns.shape[1], np.int64)
+    for row in columns:
+        cells = np.floor(row / edge)
+        cells -= cells.min()
+        # Wraps around where cells are far apart: two may then share a key, in an estimate.
+        key = key * np.int64(min(cells.max() + 1, 2.0**62)) + cells.astype(np.int64)
+    key.sort()
+    counts = np.diff(np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1], [True]])))
+    once, twice = np.count_nonzero(counts == 1), np.count_nonzero(counts == 2)
+    # Cells that the sample missed, by how many it met once and twice (Chao, 1984).
+    return int(counts.shape[0] + once * max(once - 1, 0) / (2 * (twice + 1)))
+
+
+# Half-widths that are tried, in bandwidths.
+_WIDTHS = tuple(np.geomspace(0.1, 8.0, 56))
+
+
+@lru_cache(maxsize=4096)
+def widest_cell(
+    tolerance: float, dimension: int, reach: int, count: int, weight: float
+) -> float | None:
+    """The widest half-width whose proxies meet the tolerance; None where not even 0.1 does."""
+    low, high = -1, len(_WIDTHS)
+    while high - low > 1:
+        middle = (low + high) // 2
+        error = proxies.axis_error(1.0, float(_WIDTHS[middle]), reach, count, weight)
+        if proxies.product_error(error, dimension) <= tolerance:
+            low = middle
+        else:
+            high = middle
+    return None if low < 0 else float(_WIDTHS[low])

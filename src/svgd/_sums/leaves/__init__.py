@@ -1,0 +1,1 @@
+"""Sums over pairs of leaves of a tree, particle by particle or node by node."""

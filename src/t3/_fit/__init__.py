@@ -1,0 +1,1 @@
+"""Tensors fitted to measurements."""

@@ -1,0 +1,1 @@
+"""What is measured of a tensor, and the transposes of that."""

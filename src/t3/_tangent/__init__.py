@@ -1,0 +1,1 @@
+"""The manifold of tensors of fixed ranks: frames, tangents, retraction."""

@@ -1,0 +1,1 @@
+"""The tensor itself: cores, storage, arithmetic, truncation."""
