@@ -7,7 +7,16 @@ import time
 from pathlib import Path
 
 _FOLDER = Path(__file__).parent
-_NOT_CASES = {"__init__", "__main__", "harness", "report", "peers", "posteriors", "crossovers"}
+_NOT_CASES = {
+    "__init__",
+    "__main__",
+    "harness",
+    "report",
+    "peers",
+    "posteriors",
+    "crossovers",
+    "alternate",
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -42,6 +51,15 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("new", type=Path)
     compare.add_argument("--threshold", type=float, default=1.1)
     compare.set_defaults(do=_compare)
+
+    alternate = commands.add_parser("alternate", help="compare with another checkout, in turns")
+    alternate.add_argument("old", type=Path, help="the other checkout")
+    alternate.add_argument("--only", action="append", help="a package or a case")
+    alternate.add_argument("--rounds", type=int, default=3)
+    alternate.add_argument("--smoke", action="store_true", help="tiny sizes")
+    alternate.add_argument("--threshold", type=float, default=1.05)
+    alternate.add_argument("--out", type=Path, help="folder for both sides' results")
+    alternate.set_defaults(do=_alternate)
 
     crossovers = commands.add_parser("crossovers", help="measure every choice, with its table")
     crossovers.add_argument("names", nargs="*")
@@ -143,6 +161,19 @@ def _table(options) -> int:
     return 1 if options.check and stale else 0
 
 
+def _alternate(options) -> int:
+    from bench import alternate, report
+
+    old, new = alternate.run(
+        options.old.resolve(), _FOLDER.parent, options.only, options.rounds, options.smoke
+    )
+    if options.out is not None:
+        options.out.mkdir(parents=True, exist_ok=True)
+        for name, side in (("old", old), ("new", new)):
+            report.save(options.out / f"{name}.json", list(side.values()))
+    return _told(report.compare(old, new, options.threshold))
+
+
 def _compare(options) -> int:
     from bench import report
 
@@ -150,9 +181,12 @@ def _compare(options) -> int:
         if not path.is_file():
             print(f"{path} is no file: `run --out {path}` writes one", file=sys.stderr)
             return 2
-    comparison = report.compare(
-        report.load([options.old]), report.load([options.new]), options.threshold
+    return _told(
+        report.compare(report.load([options.old]), report.load([options.new]), options.threshold)
     )
+
+
+def _told(comparison) -> int:
     print("\n".join(comparison.lines))
     if not comparison.lines:
         print("the two have no case in common", file=sys.stderr)

@@ -135,12 +135,16 @@ class Comparison:
     regressions: list[str]
 
 
+# Bytes that a program's scratch may grow by: a few small buffers more or less.
+_SCRATCH_NOISE = 2**16
+
+
 def compare(
     old: Mapping[str, Mapping[str, Any]],
     new: Mapping[str, Mapping[str, Any]],
     threshold: float = 1.1,
 ) -> Comparison:
-    """Ratios of the fastest runs, new over old; above `threshold` is a regression.
+    """Ratios of the fastest runs, new over old; above `threshold` is a regression, as is scratch.
 
     Where a case has a forward and a gradient, a gradient-to-forward ratio that became better only
     because the forward became slower is a regression too, whatever the threshold: a ratio is no
@@ -148,6 +152,11 @@ def compare(
     """
     before, after = _times(old), _times(new)
     lines, regressions = [], []
+    scratch_before, scratch_after = (_times(side, "scratch_bytes") for side in (old, new))
+    for key in sorted(scratch_before.keys() & scratch_after.keys()):
+        was, became = scratch_before[key], scratch_after[key]
+        if became > threshold * was + _SCRATCH_NOISE:
+            regressions.append(f"{_label(key)}: scratch {mebibytes(was)} -> {mebibytes(became)}")
     for key in sorted(before.keys() & after.keys()):
         ratio = after[key] / before[key]
         lines.append(
@@ -171,13 +180,13 @@ def compare(
     return Comparison(lines, regressions)
 
 
-def _times(results):
+def _times(results, what="min_seconds"):
     found = {}
     for name, result in results.items():
         for line in result["rows"]:
-            if line["timing"]:
+            if line["timing"] and line["timing"].get(what) is not None:
                 params = tuple(sorted((k, str(v)) for k, v in line["params"].items()))
-                found[name, line["peer"], params] = line["timing"]["min_seconds"]
+                found[name, line["peer"], params] = line["timing"][what]
     return found
 
 
