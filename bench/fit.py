@@ -10,7 +10,7 @@ import numpy as np
 import memory
 import t3
 from bench import harness
-from t3._fit import newton as _newton
+from t3._fit.methods import newton_cg as _newton
 
 # d modes of size N, all Tucker and inner train ranks r, order K, W probes
 SIZE, SMOKE_SIZE = (5, 50, 20, 2, 4096), (3, 6, 2, 1, 16)
@@ -62,14 +62,21 @@ def newton(smoke: bool):
 
 def _our_scratch(x0, sampling, data) -> int:
     problem = t3.least_squares(x0, sampling, data)
-    local = _newton.look(problem, "manifold", x0)
+    method = t3.NewtonCG()
+    look = method.look(problem, x0, 0)
 
-    def step(problem, x, local):
+    def step(problem, x, look):
         return _newton.newton_step(
-            problem, "manifold", x, local, local.gradient_norm, max_cg_steps=200, forcing_power=0.5
+            problem,
+            method.geometry,
+            x,
+            look,
+            look.gradient_norm,
+            max_cg_steps=200,
+            forcing_power=0.5,
         )
 
-    return memory.compiled_memory(step, problem, x0, local).temp_bytes
+    return memory.compiled_memory(step, problem, x0, look).temp_bytes
 
 
 def _peer_newton(start, sampling, data):

@@ -1,10 +1,16 @@
 """Tucker tensor trains: format, manifold, probe derivatives and their transposes, fitting."""
 
 from t3 import _oracle as oracle
+from t3._fit.checkpoint import CheckpointError
 from t3._fit.continuation import Continuation, enlarge, fit_growing_ranks
 from t3._fit.fit import fit
+from t3._fit.geometry import Corewise, Geometry, Manifold
+from t3._fit.methods import MCSGD, Adam, GradientDescent, Look, Method, NewtonCG, Step
+from t3._fit.options import HeldOut, Objective, Watch
+from t3._fit.outcome import StopReason
 from t3._fit.problem import LeastSquares, least_squares
-from t3._fit.result import FitError, FitResult, Record
+from t3._fit.record import Record
+from t3._fit.result import FitError, FitResult, FitState, UselessFitWarning
 from t3._sampling.chunk_size import estimate_chunk_size, max_chunk_size_within
 from t3._sampling.forward import apply_derivatives, entries_derivatives, probe_derivatives
 from t3._sampling.kinds import Apply, Entries, Probe
@@ -24,21 +30,38 @@ from t3._tensor.format import TuckerTensorTrain
 from t3._tensor.ranks import FrameRanks, T3Ranks
 
 __all__ = [
+    "MCSGD",
+    "Adam",
     "Apply",
+    "CheckpointError",
     "Continuation",
+    "Corewise",
     "Entries",
     "FitError",
     "FitResult",
+    "FitState",
     "FrameRanks",
+    "Geometry",
+    "GradientDescent",
+    "HeldOut",
     "LeastSquares",
+    "Look",
+    "Manifold",
+    "Method",
+    "NewtonCG",
+    "Objective",
     "Probe",
     "Record",
     "ShardedProbesWarning",
+    "Step",
+    "StopReason",
     "T3Frame",
     "T3Ranks",
     "T3Tangent",
     "T3Variations",
     "TuckerTensorTrain",
+    "UselessFitWarning",
+    "Watch",
     "apply_derivatives",
     "apply_derivatives_transpose",
     "apply_transpose",

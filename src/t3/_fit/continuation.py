@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from t3._fit.fit import checked_number, fit
+from t3._fit.checks import checked_number
+from t3._fit.fit import fit
 from t3._fit.result import FitResult
 from t3._sampling.kinds import Sampling
 from t3._tensor.format import TuckerTensorTrain

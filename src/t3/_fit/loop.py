@@ -1,8 +1,7 @@
 """The loop of a fit: compiled steps, and on the host what is seen, kept and decided between them."""
 
 import math
-import os
-from collections.abc import Callable
+import warnings
 from typing import Any, NamedTuple
 
 import jax
@@ -10,11 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from t3._fit import first_order as _first_order
-from t3._fit import newton as _newton
+from t3._fit.checkpoint import Checkpoint
+from t3._fit.fingerprint import different
+from t3._fit.methods import Look, Method
+from t3._fit.methods.method import objective as _objective
+from t3._fit.options import Watch
+from t3._fit.outcome import StopReason
 from t3._fit.problem import LeastSquares
-from t3._fit.result import FitError, FitResult, Record
+from t3._fit.record import Record
+from t3._fit.result import FitError, FitResult, FitState, UselessFitWarning
 from t3._fit.split import to_this_process
+from t3._fit.units import Units
 from t3._tensor.format import TuckerTensorTrain
 
 # A relative misfit, or fall of the objective, of so many eps is what the roundings of a pass over the
@@ -22,71 +27,75 @@ from t3._tensor.format import TuckerTensorTrain
 _ROUNDING = 100.0
 
 
-class Watch(NamedTuple):
-    """Who looks at a fit, and when it has seen enough; see `t3.fit`."""
+class Progress(NamedTuple):
+    """Where a fit is: tensors in its units, whole on every device.
 
-    callback: Callable[[Record, TuckerTensorTrain], bool | None] | None
-    progress: bool
-    patience: int | None
-    checkpoint: str | os.PathLike | None
+    Attributes:
+        x: best point so far, at position `best` of the history.
+        current: last point.
+        memory: of the method.
+        history: a record of each point looked at, in the user's units.
+        step: steps taken.
+    """
 
-
-class Settings(NamedTuple):
-    """What a step may need to know; see `t3.fit`."""
-
-    method: str
-    geometry: str
-    max_steps: int
-    gradient_tolerance: float
-    max_cg_steps: int
-    forcing_power: float
-    resident: bool
-    batch_size: int
-    check_every: int
-    optimizer: Any
+    x: TuckerTensorTrain
+    current: TuckerTensorTrain
+    memory: Any
+    history: tuple[Record, ...] = ()
+    step: int = 0
+    best: int = 0
 
 
 class Run:
     """One fit in progress: the loop on the host around compiled steps."""
 
-    def __init__(self, problem: LeastSquares, held_out, settings: Settings, key, watch: Watch):
-        self.problem, self.held_out, self.settings = problem, held_out, settings
-        self.key = jax.random.key(0) if key is None else key
-        self.watch = watch
+    def __init__(
+        self,
+        problem: LeastSquares,
+        method: Method,
+        units: Units,
+        held_out: LeastSquares | None,
+        patience: int | None,
+        watch: Watch,
+        checkpoint: Checkpoint | None,
+        fingerprint: dict[str, str],
+    ):
+        self.problem, self.method, self.units = problem, method, units
+        self.held_out, self.patience = held_out, patience
+        self.watch, self.checkpoint, self.fingerprint = watch, checkpoint, fingerprint
         self.scale = float(_data_square(problem)) / 2
-        self.held_out_scale = None if held_out is None else float(_data_square(held_out)) / 2
+        self.held_out_scale = 0.0 if held_out is None else float(_data_square(held_out)) / 2
+        self.eps = float(jnp.finfo(problem.dtype).eps)
 
-    def start(self, x: TuckerTensorTrain) -> FitResult:
+    def start(self, x: TuckerTensorTrain) -> Progress:
         """Where nothing has happened yet."""
-        x = self.everywhere(x)
-        memory = {"reference": self.everywhere(jnp.zeros((), x.dtype))}
-        if self.settings.method == "adam":
-            with jax.numpy_dtype_promotion("standard"):  # optax counts on it
-                memory["optimizer"] = self.everywhere(self.settings.optimizer.init(x))
-        return FitResult(x, (), "not started", x, memory)
+        x = self.everywhere(self.method.geometry.start(self.units.tensor_in(x)))
+        return Progress(x, x, self.everywhere(self.method.init(self.problem, x)))
 
-    def restored(self, x: TuckerTensorTrain, earlier: FitResult) -> FitResult:
+    def restored(self, earlier: FitResult) -> Progress:
         """An earlier result, its state in the structures of this call."""
-        fresh = self.start(x)
-        want, have = jax.tree.leaves(fresh.memory), jax.tree.leaves(earlier.memory)
-        shapes = [a.shape for a in want] == [jnp.shape(a) for a in have]
-        if earlier.current.sizes != x.sizes or len(want) != len(have) or not shapes:
+        differ = different(earlier.state.fingerprint or {}, self.fingerprint)
+        if differ:
             raise ValueError(
-                "resume must come from a fit with the same method and ranks; its state does not fit."
+                f"resume goes on with a fit as if it had not stopped; this one differs in its "
+                f"{' and '.join(differ)}. To start anew from its point, give result.x as x0 instead."
+            )
+        x, current = (
+            self.everywhere(self.units.tensor_in(x)) for x in (earlier.x, earlier.current)
+        )
+        fresh = self.method.init(self.problem, current)
+        want, have = jax.tree.leaves(fresh), jax.tree.leaves(earlier.memory)
+        if [jnp.shape(a) for a in want] != [jnp.shape(a) for a in have]:
+            raise ValueError(
+                "resume must come from a fit by the same method and options; its memory has arrays "
+                f"of shapes {[jnp.shape(a) for a in have]}, expected {[jnp.shape(a) for a in want]}."
             )
         memory = jax.tree.unflatten(
-            jax.tree.structure(fresh.memory),
+            jax.tree.structure(fresh),
             [jnp.asarray(a, b.dtype) for a, b in zip(have, want, strict=True)],
         )
-        return FitResult(
-            self.everywhere(earlier.x),
-            earlier.history,
-            earlier.reason,
-            self.everywhere(earlier.current),
-            self.everywhere(memory),
-            earlier.step,
-            earlier.best,
-        )
+        _, history, _, state = earlier
+        return Progress(x, current, self.everywhere(memory), history, state.step, state.best)
 
     def everywhere(self, tree: Any) -> Any:
         """Whole on every device of the mesh, where there is one."""
@@ -97,177 +106,130 @@ class Run:
         """Arrays that other processes have no part in."""
         return tree if self.problem.split is None else to_this_process(tree)
 
-    def result(self, state: FitResult, reason: str) -> FitResult:
-        """What the caller gets."""
-        return state._replace(
-            x=self.here(state.x),
-            current=self.here(state.current),
-            memory=self.here(state.memory),
-            reason=reason,
-        )
+    def tensor(self, x: TuckerTensorTrain) -> TuckerTensorTrain:
+        """A point as the caller gets it."""
+        return self.units.tensor_out(self.here(x))
 
-    def go(self, state: FitResult) -> FitResult:
+    def result(self, at: Progress, reason: StopReason) -> FitResult:
+        """What the caller gets."""
+        memory = jax.tree.map(lambda a: jnp.array(a, copy=True), self.here(at.memory))
+        state = FitState(self.tensor(at.current), memory, at.step, at.best, self.fingerprint)
+        return FitResult(self.tensor(at.x), at.history, reason, state)
+
+    def go(self, at: Progress) -> FitResult:
         """Steps until a reason to stop."""
         try:
             while True:
-                state, reason = self.advance(state)
-                if self.watch.checkpoint is not None and jax.process_index() == 0:
-                    self.result(state, reason or "not finished").save(self.watch.checkpoint)
+                at, reason = self.advance(at)
+                if self.checkpoint is not None:
+                    self.checkpoint.write(self.result(at, reason or StopReason.NOT_FINISHED))
                 if reason is not None:
-                    return self.result(state, reason)
+                    break
         except KeyboardInterrupt:
-            return self.result(state, "interrupted")
-
-    def advance(self, state: FitResult) -> tuple[FitResult, str | None]:
-        stochastic = self.settings.method in ("mc_sgd", "adam")
-        return (self._stochastic if stochastic else self._full)(state)
-
-    def _full(self, state: FitResult) -> tuple[FitResult, str | None]:
-        """One step of newton_cg or gradient_descent, and the record of the point it starts from."""
-        s, x = self.settings, state.current
-        local = _newton.look(self.problem, s.geometry, x)
-        value, norm = float(local.objective), float(local.gradient_norm)
-        first = state.step == 0
-        reference = local.gradient_norm if first else state.memory["reference"]
-        reason = self._converged(value, norm, float(reference), first, state)
-        detail = {}
-        moved = None
-        if reason is None and state.step < s.max_steps:
-            if s.method == "newton_cg":
-                moved, detail = _newton.newton_step(
-                    self.problem,
-                    s.geometry,
-                    x,
-                    local,
-                    reference,
-                    max_cg_steps=s.max_cg_steps,
-                    forcing_power=s.forcing_power,
-                    resident=s.resident,
-                )
-            else:
-                moved, detail = _first_order.descent_step(self.problem, s.geometry, x, local)
-            detail = {name: np.asarray(value).item() for name, value in detail.items()}
-        elif reason is None:
-            reason = "step limit reached"
-        known = {record.step for record in state.history}
-        stop = None
-        if state.step not in known:
-            state, stop = self._recorded(state, x, value, norm, detail)
-        reason = reason or stop
-        if reason is not None or moved is None:
-            return state, reason
-        if not bool(moved.accepted):
-            return state, self._stuck(value, float(moved.promised))
-        memory = {**state.memory, "reference": reference}
-        return state._replace(current=moved.x, memory=memory, step=state.step + 1), None
-
-    def _stuck(self, value, promised) -> str:
-        """Why no step goes down: all that is left is rounding, or the point is a poor one."""
-        misfit = _relative(value, self.scale)
-        rounding = _ROUNDING * float(jnp.finfo(self.problem.dtype).eps)
-        if self.problem.ridge is None and misfit <= rounding:
-            return "residual is zero to rounding"
-        if promised <= rounding * value:
-            return "objective is as low as its rounding can tell"
-        return f"line search found no decrease, at a relative misfit of {misfit:.2g}"
-
-    def _converged(self, value, norm, reference, first, state) -> str | None:
-        if not np.isfinite(value) or not np.isfinite(norm):
-            raise FitError(
-                f"The objective is {value} and the gradient norm {norm} at step {state.step}. Data or "
-                f"start with NaN, or scales that overflow {self.problem.dtype}, are the usual causes. "
-                f"error.result has the last good point.",
-                self.result(state, "objective not finite"),
+            reason = StopReason.INTERRUPTED
+        result = self.result(at, reason)
+        if result.useless:
+            warnings.warn(
+                f"the fit explains its data no better than zero does ({reason}): "
+                f"{result.history[result.best]}. {reason.advice}",
+                UselessFitWarning,
+                stacklevel=3,
             )
-        eps = float(jnp.finfo(self.problem.dtype).eps)
-        if self.problem.ridge is None and value <= eps**2 * self.scale:
-            return "residual is zero at the start" if first else "residual is zero to rounding"
+        if self.checkpoint is not None:
+            self.checkpoint.finish(result)
+        return result
+
+    def advance(self, at: Progress) -> tuple[Progress, StopReason | None]:
+        """A look at the current point, its record, and a step from there."""
+        method, x = self.method, at.current
+        look = method.look(self.problem, x, at.step)
+        value = float(look.objective)
+        norm = None if look.gradient_norm is None else float(look.gradient_norm)
+        self._check_finite(at, value, norm)
+        known = bool(at.history) and at.history[-1].step == at.step
+        record = at.history[-1] if known else self._record(at.step, x, look, norm)
+        history = at.history if known else (*at.history, record)
+        reason = self._answered(at.step, value, norm) or method.stop(history)
+        step = None
+        if reason is None and at.step < method.max_steps:
+            step = method.step(self.problem, x, at.memory, look, at.step)
+            detail = step.detail or {}
+            detail = {name: np.asarray(number).item() for name, number in detail.items()}
+            record = record._replace(detail=detail)
+        elif reason is None:
+            reason = StopReason.STEP_LIMIT
+        if not known:
+            at, told = self._seen(at, record, x)
+            reason = reason or told
+        if reason is not None or step is None:
+            return at, reason
+        if not bool(step.accepted):
+            return at, self._stuck(value, float(step.promised))
+        step_count = at.step + step.count
+        return at._replace(current=step.x, memory=step.memory, step=step_count), None
+
+    def _check_finite(self, at: Progress, value: float, norm: float | None) -> None:
+        if math.isfinite(value) and (norm is None or math.isfinite(norm)):
+            return
+        seen = f"The objective is {value}" + (
+            "" if norm is None else f" and the gradient norm {norm}"
+        )
+        raise FitError(
+            f"{seen} at step {at.step}. Data or start with NaN, scales of the start that overflow "
+            f"{self.problem.dtype}, or too long steps of a first-order method (lower learning_rate or "
+            "raise batch_size) are the usual causes. error.result has the last good point.",
+            self.result(at._replace(current=at.x), StopReason.NOT_FINITE),
+        )
+
+    def _answered(self, step: int, value: float, norm: float | None) -> StopReason | None:
+        first = step == 0
+        if self.problem.ridge is None and value <= self.eps**2 * self.scale:
+            return StopReason.RESIDUAL_ZERO_AT_START if first else StopReason.RESIDUAL_ZERO
         if norm == 0:
-            return "gradient is zero at the start" if first else "gradient is zero"
-        if norm <= self.settings.gradient_tolerance * reference:
-            return "gradient tolerance reached"
+            return StopReason.GRADIENT_ZERO_AT_START if first else StopReason.GRADIENT_ZERO
         return None
 
-    def _stochastic(self, state: FitResult) -> tuple[FitResult, str | None]:
-        """Minibatch steps up to the next look at all data."""
-        s, x, memory = self.settings, state.current, state.memory
-        if not state.history:
-            local = _newton.look(self.problem, s.geometry, x)
-            value, norm = float(local.objective), float(local.gradient_norm)
-            reason = (
-                self._converged(value, norm, norm, True, state)
-                if norm == 0 or value == 0 or (not np.isfinite(value))
-                else None
-            )
-            state, stop = self._recorded(state, x, value, norm, {})
-            if reason or stop:
-                return state, reason or stop
-        count = min(s.check_every, s.max_steps - state.step)
-        if count <= 0:
-            return state, "step limit reached"
-        for step in range(state.step, state.step + count):
-            index = self.minibatch(step)
-            if s.method == "mc_sgd":
-                x = _first_order.cauchy_step(self.problem, s.geometry, x, index)
-            else:
-                x, slots = _first_order.optax_step(
-                    self.problem, s.optimizer, x, memory["optimizer"], index
-                )
-                memory = {**memory, "optimizer": slots}
-        value = float(_objective(self.problem, x))
-        if not np.isfinite(value):
-            raise FitError(
-                f"The objective is {value} after step {state.step + count}: the steps are too long. "
-                f"Lower learning_rate or raise batch_size. error.result has the last good point.",
-                self.result(state, "objective not finite"),
-            )
-        state = state._replace(current=x, memory=memory, step=state.step + count)
-        state, stop = self._recorded(state, x, value, None, {})
-        return state, stop or self._plateau(state)
+    def _stuck(self, value: float, promised: float) -> StopReason:
+        """Why no step goes down: all that is left is rounding, or the point is a poor one."""
+        rounding = _ROUNDING * self.eps
+        if self.problem.ridge is None and _relative(value, self.scale) <= rounding:
+            return StopReason.RESIDUAL_ZERO
+        return StopReason.ROUNDING if promised <= rounding * value else StopReason.LINE_SEARCH
 
-    def minibatch(self, step: int) -> Array:
-        """Positions of the probes of a step; they depend on nothing but the key and the step."""
-        key, count = jax.random.fold_in(self.key, step), self.problem.measured.probes.count
-        size, split = self.settings.batch_size, self.problem.split
-        if split is not None:
-            return split.draw(key, count, size)
-        return jax.random.choice(key, count, (size,), replace=False)
-
-    def _plateau(self, state: FitResult) -> str | None:
-        """Smoothed over two looks, the objective is higher than four looks ago."""
-        if self.settings.method != "mc_sgd" or len(state.history) <= 5:
-            return None
-        smooth = [state.history[1].objective]
-        for record in state.history[2:]:
-            smooth.append(smooth[-1] + (1 - np.exp(-0.5)) * (record.objective - smooth[-1]))
-        return "objective stopped falling" if smooth[-1] > smooth[-5] else None
-
-    def _recorded(self, state: FitResult, x, value, norm, detail) -> tuple[FitResult, str | None]:
-        objective = self.everywhere(jnp.asarray(value, self.problem.dtype))
-        misfit = _relative(float(_misfit(self.problem, x, objective)), self.scale)
+    def _record(self, step: int, x: TuckerTensorTrain, look: Look, norm: float | None) -> Record:
+        misfit = _relative(float(_misfit(self.problem, x, look.objective)), self.scale)
         error = None
-        if self.held_out is not None and self.held_out_scale is not None:
+        if self.held_out is not None:
             error = _relative(float(_objective(self.held_out, x)), self.held_out_scale)
-        record = Record(state.step, value, norm, misfit, error, detail)
-        patience = None if error is None else self.watch.patience
-        measure = lambda r: r.objective if patience is None else r.validation  # noqa: E731
-        best = all(measure(record) <= measure(old) for old in state.history)
-        if best:
-            state = state._replace(x=x, best=len(state.history))
-        state = state._replace(history=(*state.history, record))
+        return Record(
+            step,
+            self.units.objective_out(float(look.objective)),
+            None if norm is None else self.units.gradient_out(norm),
+            misfit,
+            error,
+        )
+
+    def _seen(
+        self, at: Progress, record: Record, x: TuckerTensorTrain
+    ) -> tuple[Progress, StopReason | None]:
+        """The record kept and shown, and whether whoever saw it has seen enough."""
+        measure = lambda r: r.objective if self.patience is None else r.validation  # noqa: E731
+        if all(measure(record) <= measure(old) for old in at.history):
+            at = at._replace(x=x, best=len(at.history))
+        at = at._replace(history=(*at.history, record))
         if self.watch.progress and jax.process_index() == 0:
             print(record)
-        if self.watch.callback is not None and self.watch.callback(record, self.here(x)):
-            return state, "stopped by the callback"
-        if patience is not None:
-            errors = np.asarray([r.validation for r in state.history], np.float64)
-            if errors.size - 1 - int(errors.argmin()) >= patience:
-                return state, "validation error stopped falling"
-        return state, None
+        if self.watch.callback is not None and self.watch.callback(record, self.tensor(x)):
+            return at, StopReason.CALLBACK
+        if self.patience is not None and len(at.history) - 1 - at.best >= self.patience:
+            return at, StopReason.VALIDATION
+        return at, None
 
 
 def _relative(half_square: float, scale: float) -> float:
     """Size of a residual relative to that of the data; both are halves of squares."""
+    if math.isnan(half_square):
+        return math.inf
     if scale == 0:
         return math.inf if half_square else 0.0
     return math.sqrt(half_square / scale)
@@ -281,8 +243,3 @@ def _misfit(problem: LeastSquares, x: TuckerTensorTrain, objective: Array) -> Ar
 @jax.jit
 def _data_square(problem: LeastSquares) -> Array:
     return problem.data_square()
-
-
-@jax.jit
-def _objective(problem: LeastSquares, x: TuckerTensorTrain) -> Array:
-    return problem.objective(x)

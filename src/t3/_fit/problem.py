@@ -15,8 +15,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
-import memory
-from t3._fit import geometry as geometries
+from t3._fit.geometry import Geometry, as_geometry
 from t3._fit.split import Split, on_host
 from t3._sampling import forward_chunks as forward
 from t3._sampling import transpose_chunks as backward
@@ -59,6 +58,16 @@ class LeastSquares(eqx.Module):
 
         return self._over_chunks(chunk, is_packed(self.measured.data))
 
+    def largest(self) -> Float[Array, ""]:
+        """Largest of ``|w data|``."""
+        weight = None if self.square_weight is None else jnp.sqrt(self.square_weight)
+        parts = jax.tree.leaves(_scaled(jax.tree.map(jnp.abs, self.measured.data), weight))
+        return jnp.max(jnp.stack([jnp.max(a) for a in parts]))
+
+    def with_data(self, data: Any) -> "LeastSquares":
+        """The same samples with other data, stored as these are."""
+        return eqx.tree_at(lambda problem: problem.measured.data, self, data)
+
     def residual(self, x: TuckerTensorTrain) -> Any:
         """``samples(x) - data``, unweighted: d arrays ``(T, W, N_i)``, or ``(T, W)``.
 
@@ -87,9 +96,10 @@ class LeastSquares(eqx.Module):
         return jnp.maximum(objective - self.ridge * x.inner(x) / 2, 0)
 
     def value_and_gradient(
-        self, geometry: geometries.Geometry, x: TuckerTensorTrain, frame: T3Frame
+        self, geometry: Geometry | str, x: TuckerTensorTrain, frame: T3Frame
     ) -> tuple[Float[Array, ""], T3Variations]:
         """Objective and gradient at `x`, whose frame in the geometry is given."""
+        geometry = as_geometry(geometry)
         trains = hole_trains(frame)
 
         def chunk(points, directions, data, mask):
@@ -101,50 +111,32 @@ class LeastSquares(eqx.Module):
         gradient = T3Variations(tucker, train)
         if self.ridge is not None:
             value = value + self.ridge * x.inner(x) / 2
-            gradient = gradient + self._ridge_gradient(geometry, x, frame) * self.ridge
-        return value, geometries.project(geometry, frame, gradient)
+            gradient = gradient + geometry.point(x, frame) * self.ridge
+        return value, geometry.project(frame, gradient)
 
     def gradient(
-        self, x: TuckerTensorTrain, *, geometry: geometries.Geometry = "manifold"
+        self, x: TuckerTensorTrain, *, geometry: Geometry | str = "manifold"
     ) -> tuple[T3Frame, T3Variations]:
         """Frame at `x` and gradient there."""
-        frame = geometries.frame_at(geometry, x)
+        frame = as_geometry(geometry).frame(x)
         return frame, self.value_and_gradient(geometry, x, frame)[1]
 
-    def sweeps(self, frame: T3Frame) -> forward.FrameSweeps:
-        """What all Gauss-Newton products at a frame compute alike, for all probes."""
-
-        def chunk(points, directions, *_):
-            orders, free = self.measured.orders, self.measured.free
-            return forward.frame_sweeps(frame, orders, points, directions, free=free)
-
-        return self._over_chunks(chunk, frame.is_packed, data=False, keep_axis=-2)
-
     def gauss_newton_product(
-        self,
-        geometry: geometries.Geometry,
-        frame: T3Frame,
-        v: T3Variations,
-        sweeps: forward.FrameSweeps | None = None,
+        self, geometry: Geometry | str, frame: T3Frame, v: T3Variations
     ) -> T3Variations:
-        """``(J^T w^2 J + ridge) v``, projected. `v` must be gauged on the manifold.
-
-        The `sweeps` of the frame need not be given; with them those parts are read, not made.
-        """
+        """``(J^T w^2 J + ridge) v``, projected. `v` must be gauged on the manifold."""
         trains = hole_trains(frame)
         count = self.measured.orders
         run = forward.tangent_probe_chunk if self.measured.free else forward.tangent_apply_chunk
 
-        def chunk(points, directions, _, mask, *kept):
-            known = forward.FrameSweeps(*kept) if kept else None
-            jets = self._weighted(run(frame, v, count, points, directions, known), mask)
-            return self._back(trains, points, directions, jets, known)
+        def chunk(points, directions, _, mask):
+            jets = self._weighted(run(frame, v, count, points, directions), mask)
+            return self._back(trains, points, directions, jets)
 
-        kept = sweeps or ()
-        out = T3Variations(*self._over_chunks(chunk, frame.is_packed, *kept, data=False))
+        out = T3Variations(*self._over_chunks(chunk, frame.is_packed, data=False))
         if self.ridge is not None:
             out = out + v * self.ridge
-        return geometries.project(geometry, frame, out)
+        return as_geometry(geometry).project(frame, out)
 
     def batch(self, index: Array) -> "LeastSquares":
         """The problem of some probes, with the ridge in proportion.
@@ -158,26 +150,23 @@ class LeastSquares(eqx.Module):
         part = measured.batch(index) if split is None else split.batch(measured, index)
         return LeastSquares(part, self.square_weight, ridge, self.chunk_size, split)
 
-    def _over_chunks(
-        self, fn, packed: bool, *kept: Any, data: bool = True, keep_axis: int | None = None
-    ):
-        """``fn(points, directions, data, mask, *kept)`` over chunks, of each device's own probes."""
+    def _over_chunks(self, fn, packed: bool, *, data: bool = True, keep_axis: int | None = None):
+        """``fn(points, directions, data, mask)`` over chunks, of each device's own probes."""
 
-        def share(measured, *kept):
+        def share(measured):
             return map_probes(
                 fn,
                 measured.probes,
                 measured.data if data else None,
                 measured.mask,
-                *kept,
                 packed=packed,
                 chunk_size=self.chunk_size,
                 keep_axis=keep_axis,
             )
 
         if self.split is None:
-            return share(self.measured, *kept)
-        return self.split.run(share, self.measured, *kept, keep_axis=keep_axis, packed=packed)
+            return share(self.measured)
+        return self.split.run(share, self.measured, keep_axis=keep_axis, packed=packed)
 
     def _samples(self, x, points, directions):
         parts = x.tucker_cores, x.tt_cores, (x.left_end, x.right_end), self.measured.orders
@@ -185,32 +174,18 @@ class LeastSquares(eqx.Module):
             return forward.tensor_probe_chunk(*parts, points, directions)[0]
         return forward.tensor_apply_chunk(*parts, points, directions)
 
-    def _back(self, trains, points, directions, jets, sweeps=None):
-        inputs = trains, self.measured.orders, points, directions, jets
-        if self.measured.free:
-            centre = None if sweeps is None else sweeps.centre
-            return backward.probe_transpose_chunk(*inputs, centre, keep=False)
-        known = None if sweeps is None else forward.turned((sweeps.slots, sweeps.left))
-        return backward.apply_transpose_chunk(*inputs, known, keep=False)
+    def _back(self, trains, points, directions, jets):
+        run = (
+            backward.probe_transpose_chunk if self.measured.free else backward.apply_transpose_chunk
+        )
+        return run(trains, self.measured.orders, points, directions, jets, keep=False)
 
     def _weighted(self, r, mask):
         if mask is not None:
             trailing = (-1, 1) if self.measured.free else (-1,)
             factor = lambda a: mask.reshape(*[1] * (a.ndim - len(trailing)), *trailing)  # noqa: E731
             r = jax.tree.map(lambda a: a * factor(a), r)
-        if self.square_weight is None:
-            return r
-        if not self.measured.free:
-            return r * self.square_weight[:, None]
-        if is_packed(r):
-            return r * self.square_weight[:, :, None, None]
-        return tuple(a * self.square_weight[i][:, None, None] for i, a in enumerate(r))
-
-    def _ridge_gradient(self, geometry, x, frame):
-        if geometry == "manifold":
-            return geometries.point_direction(frame)
-        slope = jax.grad(lambda z: z.inner(z) / 2)(x)
-        return T3Variations(slope.tucker_cores, slope.tt_cores)
+        return _scaled(r, self.square_weight)
 
 
 def least_squares(
@@ -224,6 +199,7 @@ def least_squares(
     batch_size: int | None = None,
     mesh: Mesh | None = None,
     axis: str | None = None,
+    split: Split | None = None,
 ) -> LeastSquares:
     """The problem of fitting tensors of the sizes and storage of `x`.
 
@@ -237,19 +213,20 @@ def least_squares(
         chunk_size: probes worked on at a time; `"auto"` from the sizes.
         batch_size: probes of a minibatch, for `"auto"`.
         mesh, axis: devices to share the probes out over, as in `t3.fit`.
+        split: the same as one.
 
     Raises:
         ValueError: shapes that do not fit, a negative ridge, an axis that the mesh does not have.
     """
     dtype = common_dtype(x)
-    split = Split.checked(mesh, axis)
+    split = Split.checked(mesh, axis) if split is None else split
     # Whole samples that are to be shared out wait in the machine's memory, not on one device.
     with contextlib.nullcontext() if split is None else on_host():
         measured = measurements(x.shape, sampling, data, dtype, packed=x.is_packed)
     d, orders = x.ndim, measured.orders
     square = None
     if weight is not None:
-        weight = jnp.asarray(weight, dtype)
+        weight = _checked_weight(weight, dtype)
         by_order = (sampling.order or 0) + 1
         given = (d, by_order) if measured.free else (by_order,)
         if measured.free and sampling.order is None and weight.shape == (d,):
@@ -264,8 +241,7 @@ def least_squares(
         )
         square = square[..., :orders] ** 2
     if ridge is not None:
-        if np.ndim(ridge) or not (isinstance(ridge, jax.core.Tracer) or float(ridge) >= 0):
-            raise ValueError(f"The regularizer must be one number, not negative, got {ridge}.")
+        ridge = ridge if isinstance(ridge, jax.core.Tracer) else checked_ridge(ridge)
         ridge = jnp.asarray(ridge, dtype)
     count = min(batch_size or measured.probes.count, measured.probes.count)
     if split is not None:
@@ -274,30 +250,37 @@ def least_squares(
     return LeastSquares(measured, square, ridge, size, split)
 
 
-def check_sweeps_fit(
-    problem: LeastSquares, geometry: geometries.Geometry, x: TuckerTensorTrain
-) -> None:
-    """Raises ValueError when the sweeps of all probes would not fit into memory."""
-    shapes = eqx.filter_eval_shape(
-        lambda problem, x: problem.sweeps(geometries.frame_at(geometry, x)), problem, x
-    )
-    need = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
-    device, where, more = None, "the device", "devices"
-    if problem.split is not None:
-        local = problem.split.mesh.local_devices
-        device, where = local[0], "each device"
-        need //= problem.split.devices
-        if device.platform == "cpu":
-            # All of them are in the one memory of the machine.
-            need *= len(local)
-            where, more = f"the {len(local)} processor devices of this process", "machines"
-    have = memory.available_bytes(device)
-    if have is not None and need > have:
-        raise ValueError(
-            f"resident=True keeps {memory.format_bytes(need)} of sweeps on {where}, with "
-            f"{memory.format_bytes(have)} left: leave it out (they are made anew for each product), "
-            f"or split the probes over more {more} with mesh=."
-        )
+def checked_ridge(ridge: Any) -> float:
+    """A regularizer as a number.
+
+    Raises:
+        ValueError: when it is no number, or negative.
+    """
+    if np.ndim(ridge) or not float(ridge) >= 0:
+        raise ValueError(f"The regularizer must be one number, not negative, got {ridge}.")
+    return float(ridge)
+
+
+def _checked_weight(weight: Any, dtype: Any) -> Array:
+    if not isinstance(weight, jax.core.Tracer):
+        exact = np.asarray(weight, np.float64)
+        square = np.square(exact.astype(dtype))
+        if not np.all(np.isfinite(square)) or np.any((square == 0) != (exact == 0)):
+            raise ValueError(
+                f"weight must hold factors whose squares {np.dtype(dtype).name} can hold, got {exact}."
+            )
+    return jnp.asarray(weight, dtype)
+
+
+def _scaled(r: Any, factors: Array | None) -> Any:
+    """Residuals times factors by mode and order (probes), or by order."""
+    if factors is None:
+        return r
+    if factors.ndim == 1:
+        return r * factors[:, None]
+    if is_packed(r):
+        return r * factors[:, :, None, None]
+    return tuple(a * factors[i][:, None, None] for i, a in enumerate(r))
 
 
 def _minus(a, b):

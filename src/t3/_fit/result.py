@@ -8,72 +8,64 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from t3._fit.outcome import StopReason
+from t3._fit.record import Record
 from t3._tensor.format import TuckerTensorTrain
 from t3._tensor.packing import is_packed
 
-# Reasons that say that the point is an answer, not merely the last one there was time for.
-CONVERGED = frozenset(
-    {
-        "gradient tolerance reached",
-        "gradient is zero",
-        "residual is zero at the start",
-        "residual is zero to rounding",
-        "objective is as low as its rounding can tell",
-        "objective stopped falling",
-    }
-)
 
-
-class Record(NamedTuple):
-    """A point that a fit went through.
+class FitState(NamedTuple):
+    """All it takes to go on with a fit.
 
     Attributes:
-        step: steps before it.
-        objective: there.
-        gradient_norm: there, or None where it is not computed.
-        misfit: ``|w (samples(x) - data)| / |w data|``, infinite where the data are zero and the
-            samples are not.
-        validation: the same of the held-out data, or None.
-        detail: of the step taken from there: Gauss-Newton ``products`` and step ``length``.
-    """
-
-    step: int
-    objective: float
-    gradient_norm: float | None = None
-    misfit: float = math.nan
-    validation: float | None = None
-    detail: dict[str, Any] = {}  # noqa: RUF012
-
-    def __str__(self) -> str:
-        parts = [f"step {self.step}", f"objective {self.objective:.6g}"]
-        parts.append(f"misfit {self.misfit:.3g}")
-        if self.gradient_norm is not None:
-            parts.append(f"gradient {self.gradient_norm:.3g}")
-        if self.validation is not None:
-            parts.append(f"validation {self.validation:.3g}")
-        return "  ".join([*parts, *(f"{name} {value}" for name, value in self.detail.items())])
-
-
-class FitResult(NamedTuple):
-    """Outcome of `t3.fit`, and all it takes to go on.
-
-    Attributes:
-        x: best point: least objective, or least validation error where patience was asked for.
-        history: a `Record` for each point looked at.
-        reason: why the fit stopped, in words; see `converged`.
         current: last point.
-        memory: state of the method.
+        memory: of the method.
         step: steps taken.
-        best: position in the history of `x`.
+        best: position in the history of the point that is the result.
+        fingerprint: of what was fitted, and how; see `t3.fit`.
     """
 
-    x: TuckerTensorTrain
-    history: tuple[Record, ...]
-    reason: str
     current: TuckerTensorTrain
     memory: Any
     step: int = 0
     best: int = 0
+    fingerprint: dict[str, str] | None = None
+
+
+class FitResult(NamedTuple):
+    """Outcome of `t3.fit`.
+
+    Attributes:
+        x: best point: least objective, or least validation error where patience was asked for.
+        history: a `Record` for each point looked at.
+        reason: why the fit stopped; ``reason.advice`` says what to do.
+        state: all it takes to go on: ``t3.fit(..., resume=result)``.
+    """
+
+    x: TuckerTensorTrain
+    history: tuple[Record, ...]
+    reason: StopReason
+    state: FitState
+
+    @property
+    def current(self) -> TuckerTensorTrain:
+        """Last point."""
+        return self.state.current
+
+    @property
+    def memory(self) -> Any:
+        """Of the method."""
+        return self.state.memory
+
+    @property
+    def step(self) -> int:
+        """Steps taken."""
+        return self.state.step
+
+    @property
+    def best(self) -> int:
+        """Position in the history of `x`."""
+        return self.state.best
 
     @property
     def converged(self) -> bool:
@@ -82,9 +74,18 @@ class FitResult(NamedTuple):
         True where the gradient fell below its tolerance or is zero, the residual is zero, the
         objective cannot fall by more than it is rounded, or (mc_sgd) stopped falling. False at the
         limit of steps, when stopped by a callback, an interrupt or a validation error, when the line
-        search failed, and where the gradient of the start was zero: no step leads away from there.
+        search failed, where the gradient of the start was zero (no step leads away from there), and
+        where `x` is no better than zero.
         """
-        return self.reason in CONVERGED
+        return self.reason.converged and not self.useless
+
+    @property
+    def useless(self) -> bool:
+        """Whether `x` explains the data, or those held out, no better than zero does."""
+        if not self.history:
+            return False
+        best = self.history[self.best]
+        return best.misfit >= 1 or (best.validation is not None and best.validation >= 1)
 
     @property
     def objective(self) -> float:
@@ -105,10 +106,8 @@ class FitResult(NamedTuple):
         for name, x in (("x", self.x), ("current", self.current)):
             ragged = x.unpack()
             for i, (b, g) in enumerate(zip(ragged.tucker_cores, ragged.tt_cores, strict=True)):
-                arrays[f"{name}_tucker_{i}"], arrays[f"{name}_train_{i}"] = (
-                    np.asarray(b),
-                    np.asarray(g),
-                )
+                arrays[f"{name}_tucker_{i}"] = np.asarray(b)
+                arrays[f"{name}_train_{i}"] = np.asarray(g)
         for i, leaf in enumerate(jax.tree.leaves(self.memory)):
             arrays[f"memory_{i}"] = np.asarray(leaf)
         about = {
@@ -118,6 +117,7 @@ class FitResult(NamedTuple):
             "best": self.best,
             "packed": is_packed(self.x.tucker_cores),
             "modes": self.x.ndim,
+            "fingerprint": self.state.fingerprint,
         }
         part = f"{os.fspath(path)}.part"
         with open(part, "wb") as file:
@@ -140,7 +140,8 @@ class FitResult(NamedTuple):
             memory = [file[f"memory_{i}"] for i in range(count)]
         history = tuple(Record(*record) for record in about["history"])
         x, current = points
-        return FitResult(x, history, about["reason"], current, memory, about["step"], about["best"])
+        state = FitState(current, memory, about["step"], about["best"], about["fingerprint"])
+        return FitResult(x, history, StopReason(about["reason"]), state)
 
 
 class FitError(FloatingPointError):
@@ -153,3 +154,10 @@ class FitError(FloatingPointError):
     def __init__(self, message: str, result: FitResult):
         super().__init__(message)
         self.result = result
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.args[0], self.result)
+
+
+class UselessFitWarning(UserWarning):
+    """A fit explains its data, or those held out, no better than the zero tensor does."""

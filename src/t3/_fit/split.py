@@ -91,30 +91,28 @@ class Split(NamedTuple):
         self,
         fn: Callable[..., Any],
         measured: Measurements,
-        *families: Any,
+        *,
         keep_axis: int | None,
         packed: bool,
     ) -> Any:
-        """``fn(share of measured, shares of families)`` on every device.
+        """``fn(share of measured)`` on every device.
 
         Args:
             fn: may close over anything that every device holds whole.
             measured: placed.
-            *families: arrays ``(..., W, n)``, split along W.
             keep_axis: where results have probes, counted from the end; they stay split. None adds
                 the results of all devices, in one reduction.
             packed: whether kept results of the modes are stacked.
         """
         share = measured.probes.count // self.devices
-        leaves, structure = jax.tree.flatten((measured, families))
-        by_probes = measured.along_probes(lambda a, axis: self._spec(a.ndim, axis), share)
+        leaves, structure = jax.tree.flatten(measured)
         specs = jax.tree.leaves(
-            (by_probes, jax.tree.map(lambda a: self._spec(a.ndim, -2), families))
+            measured.along_probes(lambda a, axis: self._spec(a.ndim, axis), share)
         )
 
         def local(*leaves):
-            measured, families = jax.tree.unflatten(structure, leaves)
-            result = fn(measured.along_probes(lambda a, _: a, share), *families)
+            measured = jax.tree.unflatten(structure, leaves)
+            result = fn(measured.along_probes(lambda a, _: a, share))
             if keep_axis is not None:
                 return result
             # One vector, so that there is one reduction and not one for each core.

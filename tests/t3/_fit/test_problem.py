@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import t3
-from t3._fit import geometry as geometries
-from t3._fit.problem import check_sweeps_fit, least_squares
+from t3._fit.problem import least_squares
 
 SIZES = ((4, 3, 5), (2, 2, 2), (1, 2, 2, 1))
 COUNT = 7
@@ -76,7 +75,7 @@ def test_value_gradient_and_product(name, rng, key, relative_error):
 
     value, slope = jax.jit(jax.value_and_grad(objective))(x)
     # Gauss-Newton is the second derivative of the objective with the samples linearised.
-    frame = geometries.frame_at("manifold", x)
+    frame = t3.Manifold().frame(x)
     v = t3.T3Tangent.random(keys[2], frame)
 
     @jax.jit
@@ -106,14 +105,13 @@ def test_value_gradient_and_product(name, rng, key, relative_error):
     @jax.jit
     def ours(x, v):
         problem = least_squares(x, sampling, data, weight=weight, ridge=ridge, chunk_size=3)
-        frame = geometries.frame_at("manifold", x)
-        own = geometries.frame_at("corewise", x)
+        frame = t3.Manifold().frame(x)
+        own = t3.Corewise().frame(x)
         return (
             problem.objective(x),
             problem.value_and_gradient("corewise", x, own),
             problem.value_and_gradient("manifold", x, frame),
             problem.gauss_newton_product("manifold", frame, v),
-            problem.gauss_newton_product("manifold", frame, v, problem.sweeps(frame)),
         )
 
     along = t3.T3Tangent.random(jax.random.key(7), frame)
@@ -161,18 +159,3 @@ def test_inputs_are_checked(rng, key):
         least_squares(x, sampling, data, ridge=jnp.ones(3))
     with pytest.raises(ValueError, match="mode 1"):
         least_squares(x, sampling, (data[0], data[0], data[2]))
-
-
-@pytest.mark.parametrize("geometry", ["manifold", "corewise"])
-def test_kept_sweeps_are_those_of_the_geometry(geometry, rng, key, monkeypatch):
-    # Above its minimal ranks, where an orthogonal frame has narrower bonds than the cores.
-    x = t3.TuckerTensorTrain.random(key, SIZES[0], (2, 2, 2), (1, 4, 4, 1))
-    sampling = samplings(rng)["probe"]
-    problem = least_squares(x, sampling, sampled(x, sampling))
-    kept = jax.eval_shape(lambda x: problem.sweeps(geometries.frame_at(geometry, x)), x)
-    need = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(kept))
-    monkeypatch.setattr("memory.available_bytes", lambda device: need)
-    check_sweeps_fit(problem, geometry, x)
-    monkeypatch.setattr("memory.available_bytes", lambda device: need - 1)
-    with pytest.raises(ValueError, match="on the device"):
-        check_sweeps_fit(problem, geometry, x)

@@ -12,7 +12,6 @@ import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 jax.config.update("jax_enable_x64", True)
 import memory, t3
-from t3._fit.problem import check_sweeps_fit
 
 shape, ranks = (5, 6, 4), ((2, 3, 2), (1, 2, 2, 1))
 truth, noise = (t3.TuckerTensorTrain.random(jax.random.key(i), shape, *ranks) for i in (0, 1))
@@ -47,13 +46,13 @@ options["max_steps"] = 5
 rest = t3.fit(start, *probes, **options, resume=saved)
 out["resumed"] = difference(rest.x, t3.fit(start, *probes, **options).x)
 
-# Samples that are split already, packed storage, kept sweeps.
+# Samples that are split already, packed storage.
 split = lambda a, *spec: jax.device_put(a, NamedSharding(mesh, PartitionSpec(*spec)))
 placed = t3.Entries(split(index, None, "probes")), split(entries[1], "probes")
 options = dict(max_steps=3)
 one = t3.fit(start.pack(), *entries, **options)
 many = t3.fit(
-    start.pack(), *placed, **options, mesh=mesh, axis="probes", resident=True, validation=placed
+    start.pack(), *placed, **options, mesh=mesh, axis="probes", validation=placed
 )
 out["placed"] = difference(one.x, many.x)
 x = one.current.entries(index)
@@ -68,21 +67,9 @@ problem = t3.least_squares(start, *probes, mesh=mesh, chunk_size=3)
 out["gradient"] = collectives(lambda p, x: p.gradient(x), problem, start)
 frame = t3.T3Frame.from_t3(start)
 v = t3.T3Tangent.random(jax.random.key(2), frame).variations
-kept = jax.jit(lambda p, frame: p.sweeps(frame))(problem, frame)
-for name, sweeps in (("product", None), ("product from kept sweeps", kept)):
-    out[name] = collectives(
-        lambda p, *args: p.gauss_newton_product("manifold", *args), problem, frame, v, sweeps
-    )
-
-# The eight share the memory of one machine: what they keep together has to fit.
-kept_bytes = sum(a.nbytes for a in jax.tree.leaves(kept))
-out["refused"] = []
-for left in (kept_bytes, kept_bytes - 1):
-    memory.available_bytes = lambda device: left
-    try:
-        check_sweeps_fit(problem, "manifold", start)
-    except ValueError as refusal:
-        out["refused"].append(str(refusal))
+out["product"] = collectives(
+    lambda p, *args: p.gauss_newton_product("manifold", *args), problem, frame, v
+)
 
 for method in ("mc_sgd", "adam"):
     run = t3.fit(start, *probes, method=method, mesh=mesh, max_steps=100, batch_size=32)
@@ -102,7 +89,7 @@ def test_equal_to_one_device(what, eight_devices):
     assert eight_devices[what] < 1e-12
 
 
-@pytest.mark.parametrize("what", ["gradient", "product", "product from kept sweeps"])
+@pytest.mark.parametrize("what", ["gradient", "product"])
 def test_compiled_program_has_one_all_reduce_and_no_all_gather(what, eight_devices):
     assert eight_devices[what] == [1, 0]
 
@@ -114,11 +101,6 @@ def test_minibatches_of_every_device_descend(method, eight_devices):
 
 def test_results_are_at_hand(eight_devices):
     assert eight_devices["devices of the result"] == 1
-
-
-def test_kept_sweeps_must_fit_into_the_memory_that_the_devices_share(eight_devices):
-    (refusal,) = eight_devices["refused"]
-    assert "the 8 processor devices of this process" in refusal
 
 
 def test_a_mesh_needs_its_axis(key):
