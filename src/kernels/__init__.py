@@ -2,6 +2,7 @@
 
 from kernels._pairwise import kernel_sum, stein_sum
 from kernels._profiles import Gaussian, InverseMultiquadric, RadialKernel
+from memory import __version__ as __version__
 
 __all__ = [
     "Gaussian",

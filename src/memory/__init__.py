@@ -30,6 +30,7 @@ from memory._dispatch import (
     register,
 )
 from memory._mesh import mesh_axis
+from memory._version import __version__ as __version__
 
 __all__ = [
     "CalibrationWarning",

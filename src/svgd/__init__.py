@@ -1,5 +1,6 @@
 """Stein variational gradient descent: exact and tree updates, samplers, diagnostics."""
 
+from memory import __version__ as __version__
 from svgd import targets
 from svgd._bandwidth import (
     LearnedBandwidth,

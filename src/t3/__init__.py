@@ -1,5 +1,6 @@
 """Tucker tensor trains: format, manifold, probe derivatives and their transposes, fitting."""
 
+from memory import __version__ as __version__
 from t3 import _oracle as oracle
 from t3._fit.checkpoint import CheckpointError
 from t3._fit.continuation import Continuation, enlarge, fit_growing_ranks
