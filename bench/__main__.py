@@ -13,7 +13,7 @@ _NOT_CASES = {
     "harness",
     "report",
     "peers",
-    "posteriors",
+    "references",
     "crossovers",
     "alternate",
 }
@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     plots.add_argument("--folder", type=Path, default=_FOLDER.parent / "docs" / "benchmarks")
     plots.set_defaults(do=_plots)
 
-    commands.add_parser("posteriors", help="ground-truth posteriors, if the files are there")
+    commands.add_parser("posteriors", help="posteriors whose answer is known")
     return parser
 
 
