@@ -19,6 +19,7 @@ Metropolis algorithm (1999), section 3, with other constants.
 """
 
 import argparse
+import math
 import time
 from pathlib import Path
 
@@ -99,39 +100,62 @@ def report(name, particles) -> bool:
     return bool(max(shift.max(), stretch.max()) <= TOLERANCE)
 
 
-def draw(panels, path: Path) -> None:
-    """Histograms of (title, particles) side by side, over the target's contours."""
+def draw(runs, path: Path) -> None:
+    """Each run's particles over contours of the target, and how full its arms are.
+
+    Args:
+        runs: (name, particles, seconds of a step).
+        path: of the figure.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    ink, orange = "#22303c", "#d9692a"
-    plt.rcParams.update(
-        {"axes.edgecolor": ink, "axes.labelcolor": ink, "xtick.color": ink, "ytick.color": ink}
-    )
-    x, y = np.meshgrid(np.linspace(-5, 5, 300), np.linspace(-3.5, 9, 300), indexing="ij")
+    plt.style.use(Path(__file__).parent / "steintrain.mplstyle")
+    x, y = np.meshgrid(np.linspace(-7.2, 7.2, 400), np.linspace(-4, 23, 400), indexing="ij")
     middle = BEND * (x**2 - WIDTH**2)
-    density = np.exp(-0.5 * (x / WIDTH) ** 2 - 0.5 * ((y - middle) / NOISE) ** 2)
-    density /= 2 * np.pi * WIDTH * NOISE
-    edges = [np.linspace(-5, 5, 61), np.linspace(-3.5, 9, 76)]
-    figure, axes = plt.subplots(1, 2, figsize=(12, 5), layout="constrained", sharey=True)
-    images = []
-    for place, (title, particles) in zip(axes, panels, strict=True):
-        counts, _, _ = np.histogram2d(*particles.T, bins=edges, density=True)
-        images.append(place.pcolormesh(*edges, counts.T, cmap="Blues", vmin=0, vmax=density.max()))
-        # Contours that hold 50, 90 and 99 % of the target: heights fall as exp(-chi^2 / 2).
-        levels = density.max() * np.array([0.01, 0.1, 0.5])
-        place.contour(x, y, density, levels=levels, colors=orange, linewidths=1.1)
-        place.plot([], [], color=orange, linewidth=1.1, label="50, 90 and 99 % of the target")
-        place.spines[["top", "right"]].set_visible(False)
-        place.set(xlabel="x (no unit)", title=title)
-    axes[0].set_ylabel("y (no unit)")
-    axes[0].legend(frameon=False, loc="upper center")
-    figure.colorbar(images[-1], ax=axes, label="density (1 / unit area)")
+    depth = (x / WIDTH) ** 2 + ((y - middle) / NOISE) ** 2
+    figure, axes = plt.subplots(1, 3, figsize=(14, 4.6), width_ratios=(1, 1, 0.9))
+    for place, (name, particles, seconds), color in zip(axes, runs, ("C0", "C1"), strict=False):
+        place.plot(*particles.T, ".", ms=1.2, alpha=0.35, color=color, rasterized=True)
+        # Contours that hold a share s of the target: chi^2 with two degrees is -2 log(1 - s) there.
+        levels = [-2 * np.log(1 - share) for share in (0.5, 0.9, 0.99, 0.9999)]
+        place.contour(x, y, depth, levels=levels, colors="#22303c", linewidths=0.9)
+        place.plot(
+            [], [], color="#22303c", linewidth=0.9, label="50, 90, 99, 99.99 % of the target"
+        )
+        place.set(
+            xlabel="x",
+            xlim=(-7.2, 7.2),
+            ylim=(-4, 23),
+            title=f"{name}: {len(particles):,} particles, {_milliseconds(seconds)} a step",
+        )
+    axes[0].set_ylabel("y")
+    axes[0].legend(loc="upper center")
+
+    # The tail of x, which is normal: how often |x| is beyond so many standard deviations.
+    far = np.linspace(0, 4, 200)
+    for (name, particles, _), color in zip(runs, ("C0", "C1"), strict=True):
+        beyond = np.sort(np.abs(particles[:, 0]) / WIDTH)
+        share = 1 - np.searchsorted(beyond, far) / len(beyond)
+        axes[2].semilogy(far, np.where(share > 0, share, np.nan), color=color, label=name)
+    normal = np.array([math.erfc(value / 2**0.5) for value in far])
+    axes[2].semilogy(far, normal, "--", color="#22303c", label="target")
+    axes[2].set(
+        xlabel="|x| in standard deviations",
+        ylabel="share of particles beyond",
+        title="More particles reach further into the arms",
+        ylim=(2e-5, 1.2),
+    )
+    axes[2].legend()
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    figure.savefig(path)
     plt.close(figure)
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:,.0f} ms"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -156,13 +180,9 @@ def main(arguments: list[str] | None = None) -> int:
         f"{exact_seconds / tree_seconds:.1f} times as long\n"
     )
     good = [report("tree", tree), report("exact", exact)]
-    panels = [
-        (f"exact: {len(exact):,} particles, {1e3 * few_seconds:.0f} ms a step "
-         f"({1e3 * exact_seconds:,.0f} ms with {len(tree):,})", exact),
-        (f"tree: {len(tree):,} particles, {1e3 * tree_seconds:.0f} ms a step", tree),
-    ]  # fmt: skip
+    runs = [("all pairs", exact, few_seconds), ("tree", tree, tree_seconds)]
     try:
-        draw(panels, options.figure)
+        draw(runs, options.figure)
         print(f"\nfigure: {options.figure}")
     except ImportError:
         print("\nno figure: pip install matplotlib")

@@ -99,7 +99,8 @@ def main():
 
     def watch(record, x):
         if first:
-            print(f"[{jax.process_count()} processes] {record}", flush=True)
+            count = jax.process_count()
+            print(f"[{count} process{'es' if count > 1 else ''}] {record}", flush=True)
         time.sleep(options.pause)
 
     earlier = None
@@ -116,7 +117,10 @@ def main():
         resume=earlier,
     )
     if first:
-        print(f"{result.reason} after {result.step} steps on {mesh.devices.size} devices")
+        devices = mesh.devices.size
+        print(
+            f"{result.reason} after {result.step} steps on {devices} device{'s' if devices > 1 else ''}"
+        )
 
 
 if __name__ == "__main__":

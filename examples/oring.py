@@ -128,13 +128,9 @@ def draw(particles: np.ndarray, exact: Quadrature, path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    ink, blue, orange = "#22303c", "#2f6f9f", "#d9692a"
-    plt.rcParams.update(
-        {"axes.edgecolor": ink, "axes.labelcolor": ink, "xtick.color": ink, "ytick.color": ink}
-    )
-    figure, (left, right) = plt.subplots(1, 2, figsize=(12, 5), layout="constrained")
-    for axes in (left, right):
-        axes.spines[["top", "right"]].set_visible(False)
+    plt.style.use(Path(__file__).parent / "steintrain.mplstyle")
+    ink, blue, orange = "#22303c", "C0", "C1"
+    figure, (left, right) = plt.subplots(1, 2, figsize=(12, 5))
 
     # In (intercept, slope) the posterior is a needle; the log-odds at 70 F open it up.
     across, slopes = particles[:, 0] + 70 * particles[:, 1], particles[:, 1]
@@ -156,9 +152,9 @@ def draw(particles: np.ndarray, exact: Quadrature, path: Path) -> None:
         ylim=(-0.83, 0.16),
         xlabel="log-odds of distress at 70 F",
         ylabel="slope (1/F)",
-        title="Posterior",
+        title="The particles fill the posterior that quadrature finds",
     )
-    left.legend(frameon=False, loc="upper left")
+    left.legend(loc="upper left")
 
     temperature = np.linspace(28, 84, 200)
     curves = probability(particles[:, :1], particles[:, 1:], temperature)
@@ -167,15 +163,32 @@ def draw(particles: np.ndarray, exact: Quadrature, path: Path) -> None:
         temperature, low, high, color=blue, alpha=0.2, linewidth=0, label="90 % of curves"
     )
     right.plot(temperature, curves.mean(0), color=blue, linewidth=2, label="posterior mean")
-    # Flights at one temperature side by side, not on top of each other.
+    # Marks below and above the axis, since flights are outcomes and no probabilities; those at one
+    # temperature are stacked.
     seen: dict[tuple[float, float], int] = {}
     heights = []
     for key in zip(TEMPERATURES, DISTRESS, strict=True):
         seen[key] = seen.get(key, 0) + 1
-        heights.append(key[1] + (0.028 if key[1] == 0 else -0.028) * (seen[key] - 1))
-    right.scatter(
-        TEMPERATURES, heights, s=34, color=ink, zorder=3, clip_on=False, label="23 flights"
-    )
+        step = 0.035 * seen[key]
+        heights.append(1.03 + step if key[1] else -0.03 - step)
+    outcomes = np.asarray(DISTRESS, bool)
+    for happened, marker, label in (
+        (True, "^", "flight with distress"),
+        (False, "o", "flight without"),
+    ):
+        chosen = outcomes == happened
+        right.scatter(
+            TEMPERATURES[chosen],
+            np.asarray(heights)[chosen],
+            s=26,
+            marker=marker,
+            color=ink,
+            facecolors=ink if happened else "none",
+            zorder=3,
+            label=label,
+        )
+    for edge in (0, 1):
+        right.axhline(edge, color=ink, linewidth=0.6, alpha=0.4)
     right.axvline(LAUNCH, color=orange, linewidth=1.5, linestyle="--")
     right.annotate(
         f"Challenger, {LAUNCH:.0f} F",
@@ -186,14 +199,15 @@ def draw(particles: np.ndarray, exact: Quadrature, path: Path) -> None:
     )
     right.set(
         xlim=(28, 84),
-        ylim=(-0.03, 1.03),
+        ylim=(-0.22, 1.16),
+        yticks=np.linspace(0, 1, 6),
         xlabel="temperature at launch (F)",
         ylabel="probability of O-ring distress",
-        title="Prediction",
+        title="At 31 F, distress was all but certain",
     )
-    right.legend(frameon=False, loc=(0.62, 0.66))
+    right.legend(loc=(0.03, 0.2))
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    figure.savefig(path)
     plt.close(figure)
 
 

@@ -133,7 +133,9 @@ def test_saved_results_are_loaded_again(tmp_path):
 
 
 def test_plots(tmp_path):
-    figure = report.Figure("a", ("svgd.exact",), ("n", "particles"), {"stage": "forward"})
+    figure = report.Figure(
+        "a", ("svgd.exact",), ("n", "particles"), {"stage": "forward"}, "what it shows"
+    )
     drawn = report.plot({"svgd.exact": result(BASE)}, figure, tmp_path)
     assert drawn.stat().st_size > 1000
     one_size = {"svgd.exact": result({(1000, "forward"): 1.0})}
