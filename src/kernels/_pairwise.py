@@ -1,6 +1,5 @@
 """Sums over all pairs of particles in bounded memory, with closed-form derivatives."""
 
-from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -19,7 +18,8 @@ from kernels._tiles import (
     forward_both,
     forward_tile,
 )
-from kernels._wide import wide_cotangents, wide_sum
+from kernels._weights import Profile, shape_cotangent
+from kernels._wide import wide_cotangents, wide_shape_cotangent, wide_sum
 from memory import map_concat, map_sum
 
 # Targets and sources of one tile. Up to MAX_UNROLLED dimensions tiles are square, and of the pairs of
@@ -163,7 +163,7 @@ def tile_sizes(
 @partial(jax.jit, static_argnums=(1, 2))
 def _sum_over_others(kernel, repel, sizes, particles, charges):
     x, rate = _coordinates(kernel, particles)
-    return _others_sum(type(kernel).weights, repel, sizes, x, rate, charges)
+    return _others_sum(kernel.profile, repel, sizes, x, rate, charges)
 
 
 @partial(jax.jit, static_argnums=(1,))
@@ -172,7 +172,7 @@ def _sum_over_targets(kernel, sizes, particles, charges, targets):
     y, _ = _coordinates(kernel, targets, origin=particles)
 
     if x.shape[1] > MAX_UNROLLED:
-        return wide_sum(type(kernel).weights, False, sizes, x, rate, charges, targets=y)
+        return wide_sum(kernel.profile, False, sizes, x, rate, charges, targets=y)
 
     def sum_at(rows):
         # Sources carry places 0, 1, ...; a target carries one that none of them has.
@@ -182,7 +182,7 @@ def _sum_over_targets(kernel, sizes, particles, charges, targets):
 
         def from_sources(rows):
             sources = Block(as_rows(rows[0]), as_rows(rows[1]), None, rows[2])
-            return forward_tile(type(kernel).weights, False, block, sources, rate)
+            return forward_tile(kernel.profile, False, block, sources, rate)
 
         rows = (x, charges, _places(x))
         return map_sum(from_sources, rows, chunk_size=sizes[1], checkpoint=True).T
@@ -205,16 +205,16 @@ def _coordinates(kernel, points, origin=None):
     return kernel.scale(points - centre[None, :]), jnp.ones(points.shape[1], points.dtype)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
-def _others_sum(weights: Callable, repel: bool, sizes: tuple[int, int], x, rate, charges):
+@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _others_sum(profile: Profile, repel: bool, sizes: tuple[int, int], x, rate, charges):
     """y_i = sum_{j != i} f q_j + [repel] (-2 f') (z_i - z_j), z = x * rate."""
     if x.shape[1] > MAX_UNROLLED:
-        return wide_sum(weights, repel, sizes, x, rate, charges)
-    tiles = _on_blocks(weights, repel, rate, x.shape[0], forward_tile, forward_both)
+        return wide_sum(profile, repel, sizes, x, rate, charges)
+    tiles = _on_blocks(profile, repel, rate, x.shape[0], forward_tile, forward_both)
     return Circle(x.shape[0], sizes[0], axis=-1).sum((x.T, charges.T, None), *tiles).T
 
 
-def _on_blocks(weights, repel, rate, count, tile, both):
+def _on_blocks(profile, repel, rate, count, tile, both):
     """The functions of one tile, as `Circle` calls them."""
 
     def block(rows):
@@ -222,31 +222,43 @@ def _on_blocks(weights, repel, rate, count, tile, both):
         return Block(x, q, a, places, (places < count).astype(x.dtype))
 
     def own(here):
-        return tile(weights, repel, block(here), block(here), rate)
+        return tile(profile, repel, block(here), block(here), rate)
 
     def pair(here, there):
-        return both(weights, repel, block(here), block(there), rate)
+        return both(profile, repel, block(here), block(there), rate)
 
     return own, pair
 
 
-def _others_sum_forward(weights, repel, sizes, x, rate, charges):
-    return _others_sum(weights, repel, sizes, x, rate, charges), (x, rate, charges)
+def _others_sum_forward(profile, repel, sizes, x, rate, charges):
+    return _others_sum(profile, repel, sizes, x, rate, charges), (profile, x, rate, charges)
 
 
-def _others_sum_backward(weights, repel, sizes, residuals, a):
-    x, rate, charges = residuals
+def _others_sum_backward(repel, sizes, residuals, a):
+    profile, x, rate, charges = residuals
     if x.shape[1] > MAX_UNROLLED:
-        dz, dq = wide_cotangents(weights, repel, WIDE_BLOCK, x, rate, charges, a)
+        dz, dq = wide_cotangents(profile, repel, WIDE_BLOCK, x, rate, charges, a)
+        d_profile = wide_shape_cotangent(profile, repel, sizes, x, rate, charges, a)
     else:
-        tiles = _on_blocks(weights, repel, rate, x.shape[0], backward_tile, backward_both)
+        tiles = _on_blocks(profile, repel, rate, x.shape[0], backward_tile, backward_both)
         rows = (x.T, charges.T, a.T)
         dz, dq = jax.tree.map(
             jnp.transpose, Circle(x.shape[0], sizes[0], axis=-1).sum(rows, *tiles)
         )
+        rows = (x, charges, a, _places(x))
+        loss = partial(tile_loss, repel, rate)
+        d_profile = shape_cotangent(profile, loss, rows, rows, sizes)
     # z = x * rate; the dz sum to zero, so any centre serves, and one in the bulk keeps digits.
     offset = x - x[:1]
-    return dz * rate[None, :], jnp.sum(dz * offset, axis=0), dq
+    return d_profile, dz * rate[None, :], jnp.sum(dz * offset, axis=0), dq
+
+
+def tile_loss(repel, rate, profile, targets, sources):
+    """The sums at targets (x, charges, cotangents, places) over such sources, under their cotangents."""
+    here, there = (
+        Block(as_rows(x), as_rows(q), None, place) for x, q, _, place in (targets, sources)
+    )
+    return jnp.sum(targets[2].T * forward_tile(profile, repel, here, there, rate))
 
 
 _others_sum.defvjp(_others_sum_forward, _others_sum_backward)

@@ -1,6 +1,7 @@
-"""Radial kernels with a trainable bandwidth: the Gaussian and the inverse multiquadric."""
+"""Radial kernels with a trainable bandwidth, and the profiles of one scale."""
 
 import abc
+import math
 from collections.abc import Sequence
 
 import equinox as eqx
@@ -10,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from kernels._exponential import half_square_exp
+from kernels._mixtures import power_rates, power_weights
 from kernels._tiles import dot
 
 
@@ -59,15 +61,63 @@ class RadialKernel(eqx.Module):
             self.log_bandwidth = None
             self.metric = _checked_metric(metric, type(self).__name__)
 
-    @staticmethod
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        if "weights" in cls.__dict__:
+            # What is known of the parent's profile does not hold for another one.
+            for name in ("mixture", "mixture_weights", "cutoff"):
+                if name not in cls.__dict__:
+                    setattr(cls, name, RadialKernel.__dict__[name])
+
     @abc.abstractmethod
-    def weights(r2: Float[Array, "*shape"]) -> tuple[Array, Array, Array]:
+    def weights(self, r2: Float[Array, "*shape"]) -> tuple[Array, Array, Array]:
         """The profile and its derivatives in r^2, as pair sums use them: (f, -2 f', 4 f'').
 
         The first weighs scores, the second differences of points, the third appears in the
         derivative of the second. Where two of them are equal functions the same array is returned
         twice, and sums that use both share their work.
+
+        It may read floating fields of the kernel, shape parameters: pair sums are differentiable in
+        them. The bandwidth and the metric are not there to be read: they scale the points.
         """
+
+    def mixture(self, tolerance: float, radius: float) -> tuple[float, ...] | None:
+        """The rates a of Gaussians of which the profile is a positive sum, for sums over cells.
+
+            |sum_i w_i exp(-a_i r^2 / 2) - f(r^2)| <= tolerance    for 0 <= r <= radius
+
+        Eager: the kernel is concrete. A class that has its own `weights` and not its own `mixture`
+        has none, whatever its parent has.
+
+        Args:
+            tolerance: bound on the error; 0 asks for a sum that is exact.
+            radius: the largest scaled distance of two points.
+
+        Returns:
+            The rates, or None where there is no such sum, or none that is known: sums are then over
+            all pairs, or over near ones and nodes.
+        """
+        return None
+
+    def mixture_weights(self, rates: tuple[float, ...]) -> Float[Array, " g"]:
+        """The weights w of Gaussians of these rates, from `mixture`; they add up to 1.
+
+        May be traced, and is differentiable in the shape parameters.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no mixture of Gaussians")
+
+    def cutoff(self, tolerance: float) -> float:
+        """The scaled distance beyond which f is below `tolerance`.
+
+        Infinite where f falls so slowly that nothing is gained by dropping far pairs.
+        """
+        return math.inf
+
+    @property
+    def profile(self) -> "RadialKernel":
+        """The kernel without bandwidth and metric: its `weights`, and shape parameters if any."""
+        where = lambda kernel: (kernel.log_bandwidth, kernel.metric)  # noqa: E731
+        return eqx.tree_at(where, self, (None, None), is_leaf=lambda leaf: leaf is None)
 
     def value(self, r2: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """The profile f(r^2)."""
@@ -138,10 +188,18 @@ class RadialKernel(eqx.Module):
 class Gaussian(RadialKernel):
     """k(x, y) = exp(-|x - y|^2 / (2 h^2))."""
 
-    @staticmethod
-    def weights(r2: Float[Array, "*shape"]) -> tuple[Array, Array, Array]:
+    def weights(self, r2: Float[Array, "*shape"]) -> tuple[Array, Array, Array]:
         f = half_square_exp(r2)
         return f, f, f
+
+    def mixture(self, tolerance: float, radius: float) -> tuple[float, ...]:
+        return (1.0,)
+
+    def mixture_weights(self, rates: tuple[float, ...]) -> Float[Array, " g"]:
+        return jnp.ones(1)
+
+    def cutoff(self, tolerance: float) -> float:
+        return math.sqrt(2 * math.log(1 / tolerance))
 
 
 class InverseMultiquadric(RadialKernel):
@@ -152,12 +210,17 @@ class InverseMultiquadric(RadialKernel):
     kernels, 2017). The factor 1/2 gives it the Gaussian's curvature at 0.
     """
 
-    @staticmethod
-    def weights(r2: Float[Array, "*shape"]) -> tuple[Array, Array, Array]:
+    def weights(self, r2: Float[Array, "*shape"]) -> tuple[Array, Array, Array]:
         u = 1 / (1 + 0.5 * r2)
         f = jnp.sqrt(u)
         slope = 0.5 * u * f
         return f, slope, 1.5 * u * slope
+
+    def mixture(self, tolerance: float, radius: float) -> tuple[float, ...] | None:
+        return power_rates(0.5, 1.0, tolerance, radius)
+
+    def mixture_weights(self, rates: tuple[float, ...]) -> Float[Array, " g"]:
+        return power_weights(rates, jnp.asarray(0.5), jnp.asarray(1.0))
 
 
 def _checked_bandwidth(bandwidth: ArrayLike | Sequence[float], owner: str) -> Array:

@@ -6,7 +6,6 @@ ring, so that a device holds its own rows and one other device's at a time.
 """
 
 import dataclasses
-from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -15,9 +14,10 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from kernels import RadialKernel
-from kernels._pairwise import tile_sizes
+from kernels._pairwise import tile_loss, tile_sizes
 from kernels._tiles import MAX_UNROLLED, Block, as_rows, backward_tile, dot, forward_tile
-from kernels._wide import WidePairs
+from kernels._weights import Profile, pair_weights, shape_cotangent
+from kernels._wide import WidePairs, wide_forward_tile
 from memory import map_concat, map_sum
 
 
@@ -61,7 +61,7 @@ def stein_sum_at_share(
     """
     scaled = kernel.scale_gradient(scores)
     x, rate = _coordinates(kernel, particles, share)
-    others = _sum(type(kernel).weights, share, x, rate, scaled)
+    others = _sum(kernel.profile, share, x, rate, scaled)
     # A particle's own score stays unscaled, as in `kernels.stein_sum`.
     return scores + kernel.unscale_gradient(others)
 
@@ -79,26 +79,32 @@ def _coordinates(kernel, particles, share):
     return kernel.scale(particles - centre[None, :]), rate
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _sum(weights: Callable, share: Share, x, rate, charges):
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _sum(profile: Profile, share: Share, x, rate, charges):
     one = _wide_forward if x.shape[1] > MAX_UNROLLED else partial(_over_tiles, forward_tile)
-    return _over_sources(share, partial(one, weights, rate), (x, charges))
+    return _over_sources(share, partial(one, profile, rate), (x, charges))
 
 
-def _sum_forward(weights, share, x, rate, charges):
-    return _sum(weights, share, x, rate, charges), (x, rate, charges)
+def _sum_forward(profile, share, x, rate, charges):
+    return _sum(profile, share, x, rate, charges), (profile, x, rate, charges)
 
 
-def _sum_backward(weights, share, residuals, cotangent):
-    x, rate, charges = residuals
-    one = _wide_backward if x.shape[1] > MAX_UNROLLED else partial(_over_tiles, backward_tile)
+def _sum_backward(share, residuals, cotangent):
+    profile, x, rate, charges = residuals
+    wide = x.shape[1] > MAX_UNROLLED
+    one = _wide_backward if wide else partial(_over_tiles, backward_tile)
+    rows = (x, charges, cotangent)
     # A pair's part is symmetric, so what reaches a particle as a source is summed at it as a target.
-    dz, dq = _over_sources(share, partial(one, weights, rate), (x, charges, cotangent))
+    dz, dq = _over_sources(share, partial(one, profile, rate), rows)
     # Padding is a target only.
     dz = jnp.where((share.places(x) < share.count)[:, None], dz, 0)
     # The dz of all particles sum to zero, so any centre serves that is the same on all devices.
     centre = lax.pmean(x[0], share.axis)
-    return dz * rate[None, :], jnp.sum(dz * (x - centre[None, :]), axis=0), dq
+    d_profile = profile
+    if jax.tree.leaves(profile):
+        one = _wide_shape if wide else _tiles_shape
+        d_profile = _over_sources(share, partial(one, profile, rate), rows)
+    return d_profile, dz * rate[None, :], jnp.sum(dz * (x - centre[None, :]), axis=0), dq
 
 
 _sum.defvjp(_sum_forward, _sum_backward)
@@ -126,19 +132,24 @@ def _over_sources(share, one, rows):
 # -------------------------------------------------------------------------- few dimensions: tiles
 
 
-def _over_tiles(tile, weights, rate, targets, sources):
+def _over_tiles(tile, profile, rate, targets, sources):
     rows, columns = tile_sizes(targets[0].shape[1])
 
     def sum_at(rows):
         target = _block(rows)
 
         def from_sources(rows):
-            return tile(weights, True, target, _block(rows), rate)
+            return tile(profile, True, target, _block(rows), rate)
 
         sums = map_sum(from_sources, sources, chunk_size=columns, checkpoint=True)
         return jax.tree.map(jnp.transpose, sums)
 
     return map_concat(sum_at, targets, chunk_size=rows, checkpoint=True)
+
+
+def _tiles_shape(profile, rate, targets, sources):
+    sizes = tile_sizes(targets[0].shape[1])
+    return shape_cotangent(profile, partial(tile_loss, True, rate), targets, sources, sizes)
 
 
 def _block(rows) -> Block:
@@ -149,26 +160,31 @@ def _block(rows) -> Block:
 # -------------------------------------------------------------------------- many: matrix products
 
 
-def _wide_forward(weights, rate, targets, sources):
+def _wide_forward(profile, rate, targets, sources):
     pairs, targets, sources = _wide_pairs(rate, targets, sources)
 
-    def sums(expanded, target, source):
-        (*t, _), (*s, q) = target, source
-        f, slope, _ = weights(pairs.squared_distances(expanded, t, s))
-        return dot(f, q) + pairs.differences_sum(expanded, slope, t, s)
-
     def tile(target, source):
-        return pairs.within_reach((target[1],), sums, target, source)
+        return wide_forward_tile(pairs, profile, True, target[:3], source)
 
     return _over_wide_tiles(tile, targets, sources)
 
 
-def _wide_backward(weights, rate, targets, sources):
+def _wide_shape(profile, rate, targets, sources):
+    pairs, targets, sources = _wide_pairs(rate, targets, sources)
+
+    def loss(profile, target, source):
+        sums = wide_forward_tile(pairs, profile, True, target[:3], source[:4])
+        return jnp.sum(target[4] * sums)
+
+    return shape_cotangent(profile, loss, targets, sources, tile_sizes(targets[0].shape[1]))
+
+
+def _wide_backward(profile, rate, targets, sources):
     pairs, targets, sources = _wide_pairs(rate, targets, sources)
 
     def sums(expanded, target, source):
         (*t, qt, at), (*s, qs, as_) = target, source
-        f, slope, curvature = weights(pairs.squared_distances(expanded, t, s))
+        f, slope, curvature = pair_weights(profile, pairs.squared_distances(expanded, t, s))
         work = pairs.work(expanded, at, as_, t, s)
         w = -slope * (dot(at, qs.T) + dot(qt, as_.T)) - curvature * work
         dz = pairs.differences_sum(expanded, w, t, s)

@@ -6,12 +6,13 @@ order, and the sums over sources are products of a few rows with the tile.
 """
 
 import dataclasses
-from collections.abc import Callable
 
 import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
+
+from kernels._weights import Profile, pair_weights
 
 # Up to this many dimensions squared distances are summed coordinate by coordinate inside the loop
 # that takes the profile; above it they come from matrix products.
@@ -196,35 +197,35 @@ class Pairs:
         return lax.map(one, jnp.arange(self.rate.shape[0]))
 
 
-def forward_tile(weights: Callable, repel: bool, targets: Block, sources: Block, rate: Array):
+def forward_tile(profile: Profile, repel: bool, targets: Block, sources: Block, rate: Array):
     """sum_j f q_j + [repel] slope (z_i - z_j) over the sources of one tile: (c, T)."""
     pairs = Pairs.of(targets, sources, rate)
-    return _forward_sums(pairs, weights(pairs.squared_distances()), repel)
+    return _forward_sums(pairs, pair_weights(profile, pairs.squared_distances()), repel)
 
 
-def forward_both(weights: Callable, repel: bool, here: Block, there: Block, rate: Array):
+def forward_both(profile: Profile, repel: bool, here: Block, there: Block, rate: Array):
     """`forward_tile` at each of two different blocks over the other, from one set of weights."""
     pairs = Pairs.of(here, there, rate, distinct=True)
-    found = weights(pairs.squared_distances())
+    found = pair_weights(profile, pairs.squared_distances())
     back = _forward_sums(pairs.swapped(), found, repel)
     return _forward_sums(pairs, found, repel), back
 
 
-def backward_tile(weights: Callable, repel: bool, targets: Block, sources: Block, rate: Array):
+def backward_tile(profile: Profile, repel: bool, targets: Block, sources: Block, rate: Array):
     """Cotangents of z and q at the targets.
 
     dq_i = sum_j f a_j
     dz_i = sum_j W_ij (z_i - z_j) + [repel] slope (a_i - a_j)
     """
     pairs = Pairs.of(targets, sources, rate)
-    found = weights(pairs.squared_distances())
+    found = pair_weights(profile, pairs.squared_distances())
     return _backward_sums(pairs, found, pairs.cotangent_weights(*found[1:], repel), repel)
 
 
-def backward_both(weights: Callable, repel: bool, here: Block, there: Block, rate: Array):
+def backward_both(profile: Profile, repel: bool, here: Block, there: Block, rate: Array):
     """`backward_tile` at each of two different blocks over the other, from one set of weights."""
     pairs = Pairs.of(here, there, rate, distinct=True)
-    found = weights(pairs.squared_distances())
+    found = pair_weights(profile, pairs.squared_distances())
     w = pairs.cotangent_weights(*found[1:], repel)
     back = _backward_sums(pairs.swapped(), found, w, repel)
     return _backward_sums(pairs, found, w, repel), back

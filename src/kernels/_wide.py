@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 
 from kernels._circle import Circle
 from kernels._tiles import COMPACT, dot
+from kernels._weights import Profile, pair_weights, shape_cotangent
 from memory import map_concat, map_sum
 
 
@@ -106,9 +107,7 @@ class WidePairs:
         return lambda k: (xt[k][:, None] - xs[k][None, :]) * self.rate[k]
 
 
-def wide_sum(
-    weights: Callable, repel: bool, sizes: tuple[int, int], x, rate, charges, targets=None
-):
+def wide_sum(profile: Profile, repel: bool, sizes: tuple[int, int], x, rate, charges, targets=None):
     """sum_j f q_j + [repel] slope (z_i - z_j): (n, c) without each particle's own term.
 
     With `targets`, coordinates like x, (m, c) at these instead.
@@ -117,11 +116,11 @@ def wide_sum(
     pairs = WidePairs(x if targets is None else jnp.concatenate([x, targets]), rate)
     points = (pairs.z, pairs.norm, jnp.arange(pairs.x.shape[0], dtype=jnp.int32))
     particles = jax.tree.map(lambda leaf: leaf[:count], points)
-    merged = repel and _same_weights(weights, x.dtype, 0, 1)
+    merged = repel and _same_weights(profile, x.dtype, 0, 1)
 
     def sum_at(targets):
         def sums(expanded, sources, q, q_minus_z):
-            f, slope, _ = weights(pairs.squared_distances(expanded, targets, sources))
+            f, slope, _ = pair_weights(profile, pairs.squared_distances(expanded, targets, sources))
             if not repel:
                 return dot(f, q)
             if merged and expanded:
@@ -138,7 +137,7 @@ def wide_sum(
     return map_concat(sum_at, where, chunk_size=sizes[0], checkpoint=True)
 
 
-def wide_cotangents(weights: Callable, repel: bool, size: int, x, rate, charges, a):
+def wide_cotangents(profile: Profile, repel: bool, size: int, x, rate, charges, a):
     """Cotangents of z and of the charges, each unordered pair of blocks evaluated once.
 
     The distances and the cotangent weights W of a pair of blocks are symmetric, so they serve the
@@ -151,14 +150,16 @@ def wide_cotangents(weights: Callable, repel: bool, size: int, x, rate, charges,
     pairs = WidePairs(x, rate)
     # Where slope and curvature are one function, (a_i - a_j).(z_i - z_j) joins the exchange of
     # charges and cotangents: the charges lose z, and what is left depends on one side each.
-    merged = repel and _same_weights(weights, x.dtype, 1, 2)
+    merged = repel and _same_weights(profile, x.dtype, 1, 2)
     own = jnp.sum(a * pairs.z, axis=1) if merged else None
     rows = (pairs.z, pairs.norm, a, charges - pairs.z if merged else charges, own)
 
-    def pair_weights(expanded, here, there):
+    def both_weights(expanded, here, there):
         (zi, norm_i, ai, qi, own_i, place_i), (zj, norm_j, aj, qj, own_j, place_j) = here, there
         targets, sources = (zi, norm_i, place_i), (zj, norm_j, place_j)
-        f, slope, curvature = weights(pairs.squared_distances(expanded, targets, sources))
+        f, slope, curvature = pair_weights(
+            profile, pairs.squared_distances(expanded, targets, sources)
+        )
         if merged and not expanded:
             qi, qj = (jnp.take(charges, p, axis=0, mode="clip") for p in (place_i, place_j))
         exchange = dot(ai, qj.T) + dot(qi, aj.T)
@@ -181,10 +182,10 @@ def wide_cotangents(weights: Callable, repel: bool, size: int, x, rate, charges,
         return sums
 
     def block_sums(expanded, here):
-        return gather(expanded, *pair_weights(expanded, here, here), here, here)
+        return gather(expanded, *both_weights(expanded, here, here), here, here)
 
     def pair_sums(expanded, here, there):
-        f, slope, w = pair_weights(expanded, here, there)
+        f, slope, w = both_weights(expanded, here, there)
         back = gather(expanded, f.T, slope.T, w.T, there, here)
         return gather(expanded, f, slope, w, here, there), back
 
@@ -203,8 +204,35 @@ def wide_cotangents(weights: Callable, repel: bool, size: int, x, rate, charges,
     return dz, dq
 
 
-def _same_weights(weights: Callable, dtype, first: int, second: int) -> bool:
+def wide_forward_tile(pairs: WidePairs, profile: Profile, repel: bool, targets, sources):
+    """The sums at targets (z, norm, place) over sources (z, norm, place, charges)."""
+
+    def sums(expanded, sources):
+        *s, q = sources
+        f, slope, _ = pair_weights(profile, pairs.squared_distances(expanded, targets, s))
+        if not repel:
+            return dot(f, q)
+        return dot(f, q) + pairs.differences_sum(expanded, slope, targets, s)
+
+    return pairs.within_reach((targets[1],), sums, sources)
+
+
+def wide_shape_cotangent(
+    profile: Profile, repel: bool, sizes: tuple[int, int], x, rate, charges, a
+):
+    """The cotangent of the profile's shape parameters under the cotangent `a` of the sums."""
+    pairs = WidePairs(x, rate)
+    points = (pairs.z, pairs.norm, jnp.arange(x.shape[0], dtype=jnp.int32))
+
+    def loss(profile, target, source):
+        *target, at = target
+        return jnp.sum(at * wide_forward_tile(pairs, profile, repel, tuple(target), source))
+
+    return shape_cotangent(profile, loss, (*points, a), (*points, charges), sizes)
+
+
+def _same_weights(profile: Profile, dtype, first: int, second: int) -> bool:
     """Whether two of (f, slope, curvature) are one function, as all of the Gaussian's are."""
     found = []
-    jax.eval_shape(lambda r2: found.append(weights(r2)), jax.ShapeDtypeStruct((1,), dtype))
+    jax.eval_shape(lambda r2: found.append(profile.weights(r2)), jax.ShapeDtypeStruct((1,), dtype))
     return found[0][first] is found[0][second]

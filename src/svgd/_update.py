@@ -250,8 +250,7 @@ def _direction(
     if partition.sums == "cells":
         total = sum_over_cells(partition.cells, z, scaled)
     else:
-        weights = type(kernel).weights
-        total = sum_over_pairs(weights, partition.pairs, z, scaled, update.chunk_pairs)
+        total = sum_over_pairs(kernel.profile, partition.pairs, z, scaled, update.chunk_pairs)
     return kernel.unscale_gradient(total) / n
 
 

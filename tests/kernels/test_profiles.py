@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kernels import Gaussian, InverseMultiquadric
+from kernels import Gaussian, InverseMultiquadric, RationalQuadratic
 
-KERNELS = [Gaussian, InverseMultiquadric]
+KERNELS = [Gaussian, InverseMultiquadric, RationalQuadratic]
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

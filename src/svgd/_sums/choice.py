@@ -11,7 +11,6 @@ import memory
 from kernels import Gaussian
 from svgd._sums.build import build_cells, build_pairs
 from svgd._sums.cells import plan as _plan
-from svgd._sums.cells.proxies import support_radius
 from svgd._sums.matching import sample_of
 from svgd._sums.partition import Partition, Report, as_device
 from svgd._sums.sums import sum_over_pairs
@@ -59,7 +58,7 @@ def _pairing_workload(pairs: int):
     for both_sides in (False, True):
         options = {"leaf_size": _DEFAULT_LEAF, "both_sides": both_sides, "pairing": None}
         sums, _ = build_pairs(np.asarray(z), radius=np.inf, theta=0.0, host=True, **options)
-        run = jax.jit(partial(sum_over_pairs, Gaussian.weights, chunk=None))
+        run = jax.jit(partial(sum_over_pairs, Gaussian(1.0).profile, chunk=None))
         ways.append(partial(run, as_device(sums), z, z))
     return tuple(ways)
 
@@ -182,9 +181,7 @@ def _by_tolerance(update, places, columns, seconds, location, like):
         # Compiling costs more than a plan that is a little slower.
         bound = _LOYALTY * plans[0].seconds
         plans.sort(key=lambda plan: (plan.count, plan.reach) != like[:2] or plan.seconds > bound)
-    radius = np.inf
-    if isinstance(update.kernel, Gaussian):
-        radius = support_radius(update.tolerance)
+    radius = update.kernel.cutoff(update.tolerance)
     few = np.isfinite(radius) and dimension <= _DROPPED_LEAF_DIMENSION
     leaf = update.leaf_size or (_DROPPED_LEAF if few else _DEFAULT_LEAF)
     near = _near_estimate(sample, radius, n, leaf)

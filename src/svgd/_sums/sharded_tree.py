@@ -6,7 +6,6 @@ so particles travel to blocks and back, as coordinates, scores and results: a fe
 the p^d multiply-adds that wait for them there.
 """
 
-from collections.abc import Callable
 from functools import partial
 
 import equinox as eqx
@@ -16,6 +15,7 @@ from jax import lax
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, PyTree
 
+from kernels import RadialKernel
 from svgd._sums.blocks import Blocks, take_rows
 from svgd._sums.partition import CellSums, PairSums, Partition
 from svgd._sums.sums import cells_over_slots, pairs_of_others
@@ -122,7 +122,7 @@ _to_particles.defvjp(
 
 
 def pairs_at_share(
-    weights: Callable,
+    profile: RadialKernel,
     sums: PairSums,
     z: Float[Array, "m d"],
     scores: Float[Array, "m d"],
@@ -134,7 +134,7 @@ def pairs_at_share(
     Every device holds all blocks and evaluates its part of the lists; the parts are summed.
 
     Args:
-        weights: the kernel's `weights`.
+        profile: the kernel's `profile`.
         sums: with this device's part of the lists.
         z, scores: of this device's particles.
         chunk: as in `sum_over_pairs`.
@@ -142,7 +142,7 @@ def pairs_at_share(
     """
     count = sums.blocks.particle_slot.shape[0]
     everyone = [lax.all_gather(rows, axis, tiled=True)[:count] for rows in (z, scores)]
-    others = pairs_of_others(weights, sums, *everyone, chunk)
+    others = pairs_of_others(profile, sums, *everyone, chunk)
     others = padded(others, z.shape[0] * lax.axis_size(axis), 0)
     # A particle's own term is its score: f(0) = 1, and no repulsion.
     return scores + lax.psum_scatter(others, axis, tiled=True)

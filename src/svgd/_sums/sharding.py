@@ -93,8 +93,9 @@ def sharded_direction(
         if partition.sums == "cells":
             total = cells_at_share(partition.cells, z, scaled, axis)
         else:
-            weights = type(kernel).weights
-            total = pairs_at_share(weights, partition.pairs, z, scaled, update.chunk_pairs, axis)
+            total = pairs_at_share(
+                kernel.profile, partition.pairs, z, scaled, update.chunk_pairs, axis
+            )
         return kernel.unscale_gradient(total) / n
 
     specs = (whole, split, split, parts)

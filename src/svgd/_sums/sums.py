@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from kernels import RadialKernel
 from svgd._sums.blocks import from_slots, take_rows, to_slots
 from svgd._sums.cells.particles import block_cotangents, block_field, block_moments
 from svgd._sums.cells.sweeps import from_parents, lattice_field, to_parents
@@ -112,22 +113,30 @@ def _field(moments, levels, count):
 
 
 def sum_over_pairs(
-    weights, sums: PairSums, z: Float[Array, "n d"], scores: Float[Array, "n d"], chunk: int | None
+    profile: RadialKernel,
+    sums: PairSums,
+    z: Float[Array, "n d"],
+    scores: Float[Array, "n d"],
+    chunk: int | None,
 ) -> Float[Array, "n d"]:
     """Near pairs of blocks particle by particle, far nodes as one point each.
 
     Args:
-        weights: the kernel's `weights`.
+        profile: the kernel's `profile`.
         sums: from a partition.
         z, scores: scaled coordinates and scores.
         chunk: pairs of blocks at a time; None for the default of the backend.
     """
     # A particle's own term is its score: f(0) = 1, and no repulsion.
-    return scores + pairs_of_others(weights, sums, z, scores, chunk)
+    return scores + pairs_of_others(profile, sums, z, scores, chunk)
 
 
 def pairs_of_others(
-    weights, sums: PairSums, z: Float[Array, "n d"], scores: Float[Array, "n d"], chunk: int | None
+    profile: RadialKernel,
+    sums: PairSums,
+    z: Float[Array, "n d"],
+    scores: Float[Array, "n d"],
+    chunk: int | None,
 ) -> Float[Array, "n d"]:
     """`sum_over_pairs` without each particle's own term."""
     blocks = sums.blocks
@@ -139,10 +148,10 @@ def pairs_of_others(
     )
     if chunk is None:
         chunk = default_chunk(valid.shape[1], z.dtype.itemsize, jax.default_backend())
-    out = near_sum(weights, sums.both_sides, chunk, points, sums.first, sums.second)
+    out = near_sum(profile, sums.both_sides, chunk, points, sums.first, sums.second)
     if sums.far is not None:
         nodes = _far_nodes(points, sums.far)
-        out = out + far_sum(weights, chunk, points, nodes, sums.far.block, sums.far.group)
+        out = out + far_sum(profile, chunk, points, nodes, sums.far.block, sums.far.group)
     return from_slots(jnp.swapaxes(out, 1, 2), blocks)
 
 

@@ -5,7 +5,6 @@ from functools import lru_cache
 
 import numpy as np
 
-from kernels import Gaussian, InverseMultiquadric
 from svgd._sums.cells import proxies as proxies
 
 # Seconds for one unit of work in float32 on two CPU cores, at the chunk sizes in force:
@@ -115,12 +114,15 @@ def cells_seconds(plan_count, reach, gaussians, cells, n, dimension, dtype) -> f
 
 
 def mixture(kernel, tolerance: float, radius: float):
-    """The kernel as (weights, rates) of Gaussians up to half the tolerance; None if it is not one."""
-    if isinstance(kernel, Gaussian):
-        return (1.0,), (1.0,)
-    if isinstance(kernel, InverseMultiquadric):
-        return proxies.inverse_multiquadric_mixture(tolerance / 2, radius)
-    return None
+    """(weights, rates, bound on the error) of Gaussians that are the kernel; None if it is not any."""
+    bound = 0.0
+    rates = kernel.mixture(bound, radius)
+    if rates is None:
+        bound = tolerance / 2
+        rates = kernel.mixture(bound, radius)
+    if rates is None:
+        return None
+    return tuple(np.asarray(kernel.mixture_weights(rates), np.float64).tolist()), rates, bound
 
 
 def cell_plans(kernel, tolerance: float, sample, sides, n: int, dtype) -> list[CellPlan]:
@@ -129,7 +131,7 @@ def cell_plans(kernel, tolerance: float, sample, sides, n: int, dtype) -> list[C
     The rule: a Gaussian of rate a is dropped where it is below a tenth of the tolerance, and
     interpolated elsewhere with p polynomials an axis in cells of half-width kappa, such that the
     error of the product over axes, (1 + e(p, kappa sqrt(a)))^d - 1, is at most the tolerance; e is
-    the measured error along one axis. Mixtures get half the tolerance for their quadrature and half
+    the measured error along one axis. Mixtures by quadrature get half the tolerance for it and half
     for the rest. Every pair is either dropped or interpolated, so the kernel's error is at most the
     tolerance.
 
@@ -146,9 +148,9 @@ def cell_plans(kernel, tolerance: float, sample, sides, n: int, dtype) -> list[C
     found = mixture(kernel, tolerance, float(np.linalg.norm(sides)))
     if found is None:
         return []
-    weights, rates = found
+    weights, rates, bound = found
     single = len(rates) == 1
-    budget = tolerance if single else tolerance / 2
+    budget = tolerance - bound
     weight = proxies.FLAT_WEIGHT if single else proxies.NO_WEIGHT
     cutoff = proxies.support_radius(min(_DROPPED_SHARE * tolerance, 0.5))
     fastest = max(rates)

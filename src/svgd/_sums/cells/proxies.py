@@ -1,4 +1,4 @@
-"""Low-rank forms of a radial profile between boxes: weighted Chebyshev proxies, Gaussian mixtures.
+"""Low-rank forms of a Gaussian between boxes: weighted Chebyshev proxies.
 
 A Gaussian is entire and separable. Over a box of half-width kappa (in bandwidths) it is carried by a
 few polynomials an axis, whatever lies on its other side, and what two boxes do to each other is one
@@ -121,58 +121,3 @@ def product_error(error: float, dimension: int) -> float:
 def support_radius(tolerance: float) -> float:
     """The distance, in bandwidths, beyond which exp(-r^2 / 2) is below `tolerance`."""
     return float(np.sqrt(2 * np.log(1 / tolerance)))
-
-
-@lru_cache(maxsize=64)
-def inverse_multiquadric_mixture(
-    tolerance: float, radius: float
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Gaussians whose sum is (1 + r^2 / 2)^(-1/2) up to `tolerance`, for r up to `radius`.
-
-    The trapezoidal rule in log t for
-
-        (1 + r^2 / 2)^(-1/2) = pi^(-1/2) int_0^inf t^(-1/2) exp(-t) exp(-t r^2 / 2) dt,
-
-    which converges exponentially. Rates so small that their Gaussian is flat over the whole radius
-    are lumped into one; the weights are positive and add up to 1, so that the sum is exact at 0.
-
-    Args:
-        tolerance: largest error over [0, radius].
-        radius: the largest distance in bandwidths.
-
-    Returns:
-        (weights, rates): the sum is sum_c weights[c] exp(-rates[c] r^2 / 2), rates ascending. From
-        4 to 25 terms for tolerances from 1e-1 to 1e-6 and radii up to 1e4.
-
-    Source: Beylkin and Monzon, "Approximation by exponential sums revisited", 2010, section 2.
-    """
-    squares = np.concatenate([[0.0], np.geomspace(1e-4, max(radius, 1e-1) ** 2, 600)])
-    squares = squares[squares <= max(radius, 1e-1) ** 2]
-    exact = (1 + squares / 2) ** -0.5
-    for step in np.geomspace(3.0, 0.2, 40):
-        for shift in (0.0, 0.25, 0.5, 0.75):
-            weights, rates = _trapezoid(step, shift, tolerance, squares[-1])
-            error = np.abs(np.exp(-0.5 * np.outer(squares, rates)) @ weights - exact).max()
-            if _CHECK_MARGIN * error <= tolerance:
-                return tuple(map(float, weights)), tuple(map(float, rates))
-    raise ValueError(f"no mixture of Gaussians reaches tolerance {tolerance}: ask for 1e-9 or more")
-
-
-def _trapezoid(step, shift, tolerance, largest):
-    log_rates = (np.arange(-400, 60) + shift) * step
-    log_rates = log_rates[(log_rates > -80) & (log_rates < 6)]
-    rates = np.exp(log_rates)
-    weights = step / np.sqrt(np.pi) * np.exp(0.5 * log_rates - rates)
-    keep = weights > tolerance * 1e-3
-    # One Gaussian for the flat end: same total weight, same mean rate.
-    flat = rates * largest < 0.2 * np.sqrt(tolerance)
-    merged = flat & (np.cumsum(weights) > 0)
-    head_weight = weights[merged].sum()
-    if head_weight > 0:
-        head_rate = (weights[merged] * rates[merged]).sum() / head_weight
-        tail = keep & ~merged
-        weights = np.concatenate([[head_weight], weights[tail]])
-        rates = np.concatenate([[head_rate], rates[tail]])
-    else:
-        weights, rates = weights[keep], rates[keep]
-    return weights / weights.sum(), rates

@@ -9,7 +9,6 @@ in closed form. Tiles are evaluated chunk by chunk and evaluated again in the ba
 kept per pair. Arrays are (blocks, rows, slots) and tiles (sources, targets).
 """
 
-from collections.abc import Callable
 from functools import partial
 
 import equinox as eqx
@@ -18,7 +17,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from kernels import RadialKernel
 from kernels._tiles import dot, dot_across
+from kernels._weights import pair_weights
 from svgd._sums.blocks import take_rows
 
 # Bytes of tiles that one chunk keeps live, and up to how many bytes a chunk has at least _LEAST_PAIRS.
@@ -57,7 +58,7 @@ def default_chunk(slots: int, itemsize: int, platform: str) -> int:
 # ---------------------------------------------------------------------------- one tile
 
 
-def _tile(weights, zt, zs, same):
+def _tile(profile, zt, zs, same):
     """Centred coordinates of both sides and (f, slope, curvature) of a tile (sources, targets)."""
     # Differences come first: a common offset of all particles costs no digits. Slots are sorted, and
     # products of coordinates lose least about one in their middle.
@@ -66,7 +67,7 @@ def _tile(weights, zt, zs, same):
     zt, zs = zt - centre, zs - centre
     r2 = sum((zs[k][:, None] - zt[k][None, :]) ** 2 for k in range(zt.shape[0]))
     own = same & jnp.eye(zs.shape[1], zt.shape[1], dtype=bool)
-    return zt, zs, weights(jnp.where(own, jnp.inf, r2))
+    return zt, zs, pair_weights(profile, jnp.where(own, jnp.inf, r2))
 
 
 def _gather(product, zt, zs, qs, ms, f, slope):
@@ -79,21 +80,21 @@ def _gather(product, zt, zs, qs, ms, f, slope):
     return product(qs, f) - sums[:-1] + zt * sums[-1:]
 
 
-def _tile_forward(weights, t, s, same):
-    zt, zs, (f, slope, _) = _tile(weights, t.z, s.z, same)
+def _tile_forward(profile, t, s, same):
+    zt, zs, (f, slope, _) = _tile(profile, t.z, s.z, same)
     return _gather(dot, zt, zs, s.q, s.m, f, slope)
 
 
-def _tile_both(weights, t, s, same):
+def _tile_both(profile, t, s, same):
     """The sums at both sides from one evaluation of the profile; none at the sources of `same`."""
-    zt, zs, (f, slope, _) = _tile(weights, t.z, s.z, same)
+    zt, zs, (f, slope, _) = _tile(profile, t.z, s.z, same)
     here = _gather(dot, zt, zs, s.q, s.m, f, slope)
     there = _gather(dot_across, zs, zt, t.q, t.m, f, slope)
     return here, jnp.where(same, 0, there)
 
 
-def _cotangent_weights(weights, t, at, s, as_, same):
-    zt, zs, (f, slope, curvature) = _tile(weights, t.z, s.z, same)
+def _cotangent_weights(profile, t, at, s, as_, same):
+    zt, zs, (f, slope, curvature) = _tile(profile, t.z, s.z, same)
     axes = range(zt.shape[0])
     exchange = sum(
         s.q[k][:, None] * at[k][None, :] + as_[k][:, None] * t.q[k][None, :] for k in axes
@@ -121,13 +122,13 @@ def _spread(product, zt, zs, at, mt, as_, ms, f, slope, w):
     return dz, dq
 
 
-def _tile_backward(weights, t, at, s, as_, same):
-    zt, zs, f, slope, w = _cotangent_weights(weights, t, at, s, as_, same)
+def _tile_backward(profile, t, at, s, as_, same):
+    zt, zs, f, slope, w = _cotangent_weights(profile, t, at, s, as_, same)
     return _spread(dot, zt, zs, at, t.m, as_, s.m, f, slope, w)
 
 
-def _tile_backward_both(weights, t, at, s, as_, same):
-    zt, zs, f, slope, w = _cotangent_weights(weights, t, at, s, as_, same)
+def _tile_backward_both(profile, t, at, s, as_, same):
+    zt, zs, f, slope, w = _cotangent_weights(profile, t, at, s, as_, same)
     here = _spread(dot, zt, zs, at, t.m, as_, s.m, f, slope, w)
     there = _spread(dot_across, zs, zt, as_, s.m, at, t.m, f, slope, w)
     return here, jax.tree.map(lambda part: jnp.where(same, 0, part), there)
@@ -149,14 +150,14 @@ def _in_chunks(step, start, index_lists, chunk, spare):
     return lax.scan(lambda carry, rows: (step(carry, rows), None), start, lists)[0]
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def near_sum(
-    weights: Callable, both_sides: bool, chunk: int, points: Points, first, second
+    profile: RadialKernel, both_sides: bool, chunk: int, points: Points, first, second
 ) -> Float[Array, "blocks d slots"]:
     """The sums over listed pairs of blocks, without each particle's own term.
 
     Args:
-        weights: the kernel's `weights`.
+        profile: the kernel's `profile`.
         both_sides: True for a list of unordered pairs, each evaluated once for both of its sides;
             False for a list of directed pairs (first is the target).
         chunk: pairs of blocks evaluated at a time.
@@ -166,7 +167,7 @@ def near_sum(
     Cost: 0.55 ns with both sides, 0.8 directed (float32, two CPU cores, d = 3), for each directed pair of
         slots; memory of one chunk.
     """
-    tile = jax.vmap(partial(_tile_both if both_sides else _tile_forward, weights))
+    tile = jax.vmap(partial(_tile_both if both_sides else _tile_forward, profile))
 
     def step(total, rows):
         a, b = rows
@@ -183,14 +184,14 @@ def _at(points, index):
     return jax.tree.map(lambda leaf: take_rows(leaf, index), points)
 
 
-def _near_forward(weights, both_sides, chunk, points, first, second):
-    out = near_sum(weights, both_sides, chunk, points, first, second)
-    return out, (points, first, second)
+def _near_forward(profile, both_sides, chunk, points, first, second):
+    out = near_sum(profile, both_sides, chunk, points, first, second)
+    return out, (profile, points, first, second)
 
 
-def _near_backward(weights, both_sides, chunk, residuals, cotangent):
-    points, first, second = residuals
-    tile = jax.vmap(partial(_tile_backward_both if both_sides else _tile_backward, weights))
+def _near_backward(both_sides, chunk, residuals, cotangent):
+    profile, points, first, second = residuals
+    tile = jax.vmap(partial(_tile_backward_both if both_sides else _tile_backward, profile))
 
     def step(total, rows):
         a, b = rows
@@ -206,7 +207,22 @@ def _near_backward(weights, both_sides, chunk, residuals, cotangent):
     start = (jnp.zeros_like(points.z), jnp.zeros_like(points.q))
     spare = points.m.shape[0] - 1
     dz, dq = _in_chunks(step, start, (first, second), chunk, spare)
-    return Points(dz, dq, jnp.zeros_like(points.m)), None, None
+    d_profile = profile
+    if jax.tree.leaves(profile):
+        forward = _tile_both if both_sides else _tile_forward
+
+        def shape_step(total, rows):
+            a, b = rows
+            ends = (_at(points, a), _at(points, b), a == b)
+            arriving = take_rows(cotangent, a)
+            arriving = (arriving, take_rows(cotangent, b)) if both_sides else arriving
+            tile = lambda profile: jax.vmap(partial(forward, profile))(*ends)  # noqa: E731
+            (part,) = jax.vjp(tile, profile)[1](arriving)
+            return jax.tree.map(jnp.add, total, part)
+
+        start = jax.tree.map(jnp.zeros_like, profile)
+        d_profile = _in_chunks(shape_step, start, (first, second), chunk, spare)
+    return d_profile, Points(dz, dq, jnp.zeros_like(points.m)), None, None
 
 
 near_sum.defvjp(_near_forward, _near_backward)
@@ -215,21 +231,21 @@ near_sum.defvjp(_near_forward, _near_backward)
 # ------------------------------------------------------------------- far: blocks against nodes
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
 def far_sum(
-    weights: Callable, chunk: int, points: Points, nodes: Points, block, group
+    profile: RadialKernel, chunk: int, points: Points, nodes: Points, block, group
 ) -> Float[Array, "blocks d slots"]:
     """The sums at particles over far nodes, each a point at its centre with its count and score.
 
     Args:
-        weights: the kernel's `weights`.
+        profile: the kernel's `profile`.
         chunk: entries evaluated at a time.
         points: the targets; the last block must be empty.
         nodes: all nodes as one block, (1, d, nodes); the last must be empty.
         block: target block of each entry, (entries,).
         group: nodes of each entry, (entries, nodes of an entry), padded with the last node.
     """
-    tile = jax.vmap(partial(_tile_forward, weights))
+    tile = jax.vmap(partial(_tile_forward, profile))
 
     def step(total, rows):
         a, g = rows[0], jnp.stack(rows[1:], 1)
@@ -255,34 +271,37 @@ def _nodes_at(nodes, group):
     return Points(z, q, take_rows(nodes.m[0], group))
 
 
-def _far_forward(weights, chunk, points, nodes, block, group):
-    out = far_sum(weights, chunk, points, nodes, block, group)
-    return out, (points, nodes, block, group)
+def _far_forward(profile, chunk, points, nodes, block, group):
+    out = far_sum(profile, chunk, points, nodes, block, group)
+    return out, (profile, points, nodes, block, group)
 
 
-def _far_backward(weights, chunk, residuals, cotangent):
-    points, nodes, block, group = residuals
+def _far_backward(chunk, residuals, cotangent):
+    profile, points, nodes, block, group = residuals
 
     def one(t, at, s):
-        return jax.vjp(lambda t, s: _tile_forward(weights, t, s, jnp.array(False)), t, s)[1](at)
+        forward = partial(_tile_forward, same=jnp.array(False))
+        return jax.vjp(forward, profile, t, s)[1](at)
 
     tile = jax.vmap(one)
 
     def step(total, rows):
         a, g = rows[0], jnp.stack(rows[1:], 1)
-        dt, ds = tile(_at(points, a), take_rows(cotangent, a), _nodes_at(nodes, g))
-        dz, node_z, node_q = total
+        d_profile, dt, ds = tile(_at(points, a), take_rows(cotangent, a), _nodes_at(nodes, g))
+        dz, node_z, node_q, shape = total
         dz = dz.at[a].add(dt.z)
         node_z = node_z.at[g.reshape(-1)].add(jnp.swapaxes(ds.z, 1, 2).reshape(-1, dz.shape[1]))
         node_q = node_q.at[g.reshape(-1)].add(jnp.swapaxes(ds.q, 1, 2).reshape(-1, dz.shape[1]))
-        return dz, node_z, node_q
+        shape = jax.tree.map(lambda t, p: t + jnp.sum(p, axis=0), shape, d_profile)
+        return dz, node_z, node_q, shape
 
     lists = (block, *jnp.moveaxis(jnp.asarray(group), 1, 0))
     start = (jnp.zeros_like(points.z), jnp.zeros_like(nodes.z[0].T), jnp.zeros_like(nodes.q[0].T))
-    dz, node_z, node_q = _far_chunks(step, start, lists, chunk, points, nodes)
+    start = (*start, jax.tree.map(jnp.zeros_like, profile))
+    dz, node_z, node_q, d_profile = _far_chunks(step, start, lists, chunk, points, nodes)
     d_points = Points(dz, jnp.zeros_like(points.q), jnp.zeros_like(points.m))
     d_nodes = Points(node_z.T[None], node_q.T[None], jnp.zeros_like(nodes.m))
-    return d_points, d_nodes, None, None
+    return d_profile, d_points, d_nodes, None, None
 
 
 far_sum.defvjp(_far_forward, _far_backward)

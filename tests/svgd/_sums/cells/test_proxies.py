@@ -1,4 +1,4 @@
-"""Chebyshev proxies and Gaussian mixtures against the profiles that they stand for."""
+"""Chebyshev proxies against the Gaussians that they stand for."""
 
 import jax
 import jax.numpy as jnp
@@ -69,19 +69,3 @@ def test_product_error_bounds_products(rng, error, dimension):
 def test_support_radius_is_where_the_gaussian_falls_below():
     radius = proxies.support_radius(1e-3)
     assert np.exp(-0.5 * radius**2) == pytest.approx(1e-3)
-
-
-@pytest.mark.parametrize("tolerance", [1e-1, 1e-3, 1e-6])
-@pytest.mark.parametrize("radius", [0.0, 1.0, 40.0, 3e3])
-def test_mixture_is_the_inverse_multiquadric(tolerance, radius):
-    weights, rates = proxies.inverse_multiquadric_mixture(tolerance, radius)
-    assert sum(weights) == pytest.approx(1.0)
-    assert min(weights) > 0 and len(weights) <= 45
-    squares = np.linspace(0, radius, 4001) ** 2
-    found = np.exp(-0.5 * np.outer(squares, rates)) @ np.array(weights)
-    assert np.abs(found - (1 + squares / 2) ** -0.5).max() <= tolerance
-
-
-def test_mixture_refuses_what_it_cannot_reach():
-    with pytest.raises(ValueError, match="tolerance"):
-        proxies.inverse_multiquadric_mixture(1e-18, 10.0)
