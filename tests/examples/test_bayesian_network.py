@@ -1,7 +1,15 @@
 import jax
 import numpy as np
+import pytest
 import scipy.stats
 from example_scripts import load
+
+
+@pytest.fixture(autouse=True)
+def _as_users_have_it():
+    """JAX's own rules of promotion, which a model may rely on."""
+    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+        yield
 
 
 def test_the_example_runs_and_draws(tmp_path, capsys):
