@@ -292,7 +292,7 @@ def environment() -> dict[str, Any]:
     versions = {"python": platform.python_version()}
     for package in ("jax", "jaxlib", "numpy", "equinox", "optax"):
         versions[package] = importlib.metadata.version(package)
-    for peer in ("blackjax", "numpyro", "pykeops", "finufft", "t3toolbox"):
+    for peer in ("blackjax", "numpyro", "pykeops", "finufft", "t3toolbox", "teneva"):
         try:
             versions[peer] = importlib.metadata.version(peer)
         except importlib.metadata.PackageNotFoundError:

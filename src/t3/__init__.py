@@ -2,6 +2,8 @@
 
 from memory import __version__ as __version__
 from t3 import _oracle as oracle
+from t3._cross.cross import cross
+from t3._cross.result import CrossOutcome, CrossRecord, CrossResult
 from t3._fit.checkpoint import CheckpointError
 from t3._fit.continuation import Continuation, enlarge, fit_growing_ranks
 from t3._fit.fit import fit
@@ -37,6 +39,9 @@ __all__ = [
     "CheckpointError",
     "Continuation",
     "Corewise",
+    "CrossOutcome",
+    "CrossRecord",
+    "CrossResult",
     "Entries",
     "FitError",
     "FitResult",
@@ -66,6 +71,7 @@ __all__ = [
     "apply_derivatives",
     "apply_derivatives_transpose",
     "apply_transpose",
+    "cross",
     "enlarge",
     "entries_derivatives",
     "entries_derivatives_transpose",

@@ -1,6 +1,13 @@
 """Ranks as plain integers: what is possible, and what orthogonalisation leaves."""
 
-from typing import NamedTuple
+import operator
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+# One number for all ranks, or ``(tucker_ranks, tt_ranks)``, each one number or d and d + 1 of them.
+Ranks = int | tuple[int | Sequence[int], int | Sequence[int]]
 
 
 class T3Ranks(NamedTuple):
@@ -33,6 +40,17 @@ class FrameRanks(NamedTuple):
     down: tuple[int, ...]
     left: tuple[int, ...]
     right: tuple[int, ...]
+
+
+def spread(ranks: Any, count: int) -> tuple[int, ...]:
+    """Ranks as plain integers; one number is that many, the end bonds of a train (d + 1) too.
+
+    Raises:
+        TypeError: what is no integer and no sequence of integers.
+    """
+    if isinstance(ranks, int | np.integer):
+        return (operator.index(ranks),) * count
+    return tuple(operator.index(rank) for rank in ranks)
 
 
 def minimal_ranks(

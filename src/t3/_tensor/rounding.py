@@ -1,6 +1,5 @@
 """Truncation of a Tucker tensor train to smaller ranks, with its error bound."""
 
-import operator
 from functools import partial
 from typing import NamedTuple
 
@@ -22,7 +21,7 @@ from t3._tensor.bonds import (
     orthogonal_parts,
 )
 from t3._tensor.packing import Cores, is_packed, map_modes, per_mode
-from t3._tensor.ranks import T3Ranks, minimal_ranks
+from t3._tensor.ranks import T3Ranks, minimal_ranks, spread
 
 
 class Spectrum(NamedTuple):
@@ -228,20 +227,21 @@ def truncation_bound(
 
 
 def rank_pair(ranks, shape: tuple[int, ...], what: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """``(tucker_ranks, tt_ranks)`` as plain tuples.
+    """``(tucker_ranks, tt_ranks)`` as plain tuples; one number stands for all ranks of its side.
 
     Raises:
-        ValueError: anything but a pair of sequences of d and d + 1 integers.
+        ValueError: anything but one integer, or a pair of integers or sequences of d and d + 1.
     """
     d = len(shape)
     try:
-        tucker, tt = (tuple(operator.index(r) for r in side) for side in ranks)
+        tucker, tt = (ranks, ranks) if isinstance(ranks, int | np.integer) else ranks
+        tucker, tt = spread(tucker, d), spread(tt, d + 1)
     except (TypeError, ValueError):
         tucker = tt = ()
     if len(tucker) != d or len(tt) != d + 1:
         raise ValueError(
-            f"{what} needs ranks=(tucker_ranks, tt_ranks), {d} and {d + 1} integers for shape "
-            f"{shape}, got {ranks}."
+            f"{what} needs one rank or ranks=(tucker_ranks, tt_ranks), {d} and {d + 1} integers for "
+            f"shape {shape}, got {ranks}."
         )
     return tucker, tt
 

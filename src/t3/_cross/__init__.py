@@ -1,0 +1,1 @@
+"""Tensors of functions, from chosen entries."""
