@@ -20,6 +20,7 @@ from memory._budget import (
 )
 from memory._calibration_file import CalibrationWarning
 from memory._chunking import map_concat, map_sum
+from memory._devices import Devices, mesh_axis
 from memory._dispatch import (
     Crossover,
     CrossoverRow,
@@ -29,7 +30,6 @@ from memory._dispatch import (
     forced,
     register,
 )
-from memory._mesh import mesh_axis
 from memory._version import __version__ as __version__
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "Crossover",
     "CrossoverRow",
     "CrossoverTable",
+    "Devices",
     "MemoryEstimateWarning",
     "MemoryReport",
     "available_bytes",
