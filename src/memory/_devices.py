@@ -143,4 +143,4 @@ class Devices:
 
     def index(self) -> Array:
         """Which of the devices this one is; inside `jax.shard_map`."""
-        return lax.axis_index(self.axis).astype(jnp.int32)
+        return lax.axis_index(self.axis).astype(np.int32)

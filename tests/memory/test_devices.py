@@ -73,7 +73,7 @@ def test_rows_that_do_not_divide_are_named_with_those_that_do(count, choices):
 
 def test_arrays_are_placed_split_or_whole():
     devices = memory.Devices(mesh_of_one("a"))
-    split = devices.place(np.ones((3, 2)))
+    split = devices.place(jnp.ones((3, 2)))
     assert split.sharding == devices.sharding(0) and split.dtype == np.float64
     assert devices.place(split, along=1).sharding == devices.sharding(1)
     whole = devices.replicate({"x": jnp.ones(3)})["x"]
