@@ -2,6 +2,7 @@
 
 from memory import __version__ as __version__
 from t3 import _oracle as oracle
+from t3 import basis as basis
 from t3._cross.cross import cross
 from t3._cross.result import CrossOutcome, CrossRecord, CrossResult
 from t3._fit.checkpoint import CheckpointError
@@ -71,6 +72,7 @@ __all__ = [
     "apply_derivatives",
     "apply_derivatives_transpose",
     "apply_transpose",
+    "basis",
     "cross",
     "enlarge",
     "entries_derivatives",
