@@ -5,7 +5,8 @@
   own accounting; `compiled_memory` reports that accounting.
 * A `Crossover` is a choice between two ways of doing the same thing by a measured size;
   `crossovers` shows them all, `calibrate` measures them again, `forced` overrides one.
-* `available_bytes` is what a device has left; `mesh_axis` checks the axis that work is split over.
+* `available_bytes` is what a device has left; `Devices` are those that share work out.
+* `save_arrays` and `load_arrays` keep arrays in files that are whole or not there.
 """
 
 from memory._available import available_bytes
@@ -19,6 +20,7 @@ from memory._budget import (
     row_bytes,
 )
 from memory._calibration_file import CalibrationWarning
+from memory._checks import checked_integer, checked_key
 from memory._chunking import map_concat, map_sum
 from memory._devices import Devices, mesh_axis
 from memory._dispatch import (
@@ -30,6 +32,14 @@ from memory._dispatch import (
     forced,
     register,
 )
+from memory._files import (
+    FileError,
+    PrecisionWarning,
+    file_path,
+    load_arrays,
+    replace_file,
+    save_arrays,
+)
 from memory._version import __version__ as __version__
 
 __all__ = [
@@ -38,19 +48,27 @@ __all__ = [
     "CrossoverRow",
     "CrossoverTable",
     "Devices",
+    "FileError",
     "MemoryEstimateWarning",
     "MemoryReport",
+    "PrecisionWarning",
     "available_bytes",
     "balanced_chunk_size",
     "calibrate",
+    "checked_integer",
+    "checked_key",
     "chunk_size_within",
     "compiled_memory",
     "crossovers",
+    "file_path",
     "forced",
     "format_bytes",
+    "load_arrays",
     "map_concat",
     "map_sum",
     "mesh_axis",
     "register",
+    "replace_file",
     "row_bytes",
+    "save_arrays",
 ]

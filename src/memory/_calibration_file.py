@@ -8,12 +8,13 @@ import os
 import platform
 import re
 import sys
-import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import jax
+
+from memory._files import file_path, replace_file
 
 _FORMAT = "steintrain-crossovers-1"
 
@@ -81,7 +82,7 @@ def path() -> Path:
 def _folder() -> Path:
     chosen = os.environ.get("STEINTRAIN_CACHE_DIR")
     if chosen:
-        return Path(chosen)
+        return file_path(chosen)
     if sys.platform == "win32":
         base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
     elif sys.platform == "darwin":
@@ -103,7 +104,14 @@ def _read(source: Path) -> dict[str, Measured]:
         if content["format"] != _FORMAT:
             raise ValueError(f"its format is {content['format']!r}, not {_FORMAT!r}")
         return {str(name): _measured(entry) for name, entry in content["thresholds"].items()}
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (
+        ArithmeticError,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         return _ignore(source, error)
 
 
@@ -132,16 +140,8 @@ def _write(target: Path, measured: Mapping[str, Measured]) -> None:
         "device": jax.devices()[0].device_kind,
         "thresholds": {name: dataclasses.asdict(entry) for name, entry in measured.items()},
     }
-    # Written beside and renamed: a reader finds the old file or the new one, never a part.
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=target.stem, suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(content, file, indent=1)
-        os.replace(temporary, target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    text = json.dumps(content, indent=1)
+    replace_file(target, lambda file: file.write(text.encode()))
 
 
 @contextlib.contextmanager

@@ -1,6 +1,5 @@
 """Loops over chunks of rows: one chunk is live at a time, and the answer does not depend on its size."""
 
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import PyTree
+
+from memory._checks import checked_integer
 
 
 def map_sum(
@@ -160,20 +161,7 @@ def _prepare(rows):
 def _checked_chunk_size(chunk_size) -> int | None:
     if chunk_size is None:
         return None
-    try:
-        if isinstance(chunk_size, bool):
-            raise TypeError
-        size = operator.index(chunk_size)
-    except (TypeError, jax.errors.JAXTypeError):
-        raise ValueError(
-            f"chunk_size must be None or a static int of at least 1, got {chunk_size!r}; "
-            "a traced value cannot set the shape of a chunk"
-        ) from None
-    if size < 1:
-        raise ValueError(
-            f"chunk_size must be at least 1, got {size}; None means one chunk with all rows"
-        )
-    return size
+    return checked_integer("chunk_size", chunk_size, 1, "None means one chunk with all rows")
 
 
 def _check_result_rows(result, expected: int, axis: int) -> None:

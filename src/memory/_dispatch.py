@@ -4,7 +4,6 @@ import contextlib
 import contextvars
 import dataclasses
 import math
-import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import jax
 
 from memory import _calibration_file as _file
+from memory._checks import checked_integer
 from memory._timing import find_crossing
 
 Workload = Callable[[int], tuple[Callable[[], Any], Callable[[], Any]]]
@@ -255,7 +255,10 @@ def calibrate(
         shipped = crossover.shipped_threshold()
         start = shipped if math.isfinite(shipped) and shipped >= 1 else 1024
         threshold, table = find_crossing(
-            workload, start=int(start), seconds=seconds, repeats=operator.index(repeats)
+            workload,
+            start=int(start),
+            seconds=seconds,
+            repeats=checked_integer("repeats", repeats, 1),
         )
         if threshold > max(size for size, *_ in table):
             # Nothing was seen to speak against a crossing further out.

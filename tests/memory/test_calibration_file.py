@@ -1,6 +1,5 @@
 """The file of calibrated thresholds: kept, read by later processes, never fatal."""
 
-import json
 import os
 import subprocess
 import sys
@@ -99,7 +98,7 @@ def test_no_trace_of_a_failed_write(folder, monkeypatch):
     def full(*args, **kwargs):
         raise OSError("no space left")
 
-    monkeypatch.setattr(json, "dump", full)
+    monkeypatch.setattr(os, "replace", full)
     with pytest.warns(CalibrationWarning, match="no space left"):
         _calibration_file.keep({"test.b": ENTRY})
     assert {path.suffix for path in folder.iterdir()} == {".json", ".lock"}
@@ -160,3 +159,19 @@ def test_the_folder_is_the_systems_own(monkeypatch, system, variables, expected)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert _calibration_file._folder().parts[-2:] == expected
+
+
+def test_a_size_that_is_infinite_is_no_calibration(folder):
+    _calibration_file.keep({"test.a": ENTRY})
+    target = _calibration_file.path()
+    target.write_text(target.read_text().replace("[\n     10,", "[\n     Infinity,"))
+    assert "Infinity" in target.read_text()
+    _calibration_file.forget()
+    with pytest.warns(CalibrationWarning, match="no calibration"):
+        assert _calibration_file.thresholds() == {}
+
+
+def test_the_folder_may_be_under_the_home_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("STEINTRAIN_CACHE_DIR", "~/calibrations")
+    assert _calibration_file.path().parent == tmp_path / "calibrations"

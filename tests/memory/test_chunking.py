@@ -195,7 +195,7 @@ def test_a_chunk_size_that_is_no_count_raises(chunked, chunk_size):
 
 
 def test_a_traced_chunk_size_raises():
-    with pytest.raises(ValueError, match="static int"):
+    with pytest.raises(ValueError, match="traced value"):
         jax.jit(lambda c: memory.map_sum.__wrapped__(jnp.sum, jnp.ones(3), chunk_size=c))(2)
 
 
