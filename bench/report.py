@@ -29,8 +29,19 @@ def load(paths: Iterable[Path] | None = None) -> dict[str, dict[str, Any]]:
 
 def save(path: Path, results: list[dict[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    content = {"format": "steintrain-bench-1", "cases": results}
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    path.write_text(_json(results), encoding="utf-8")
+
+
+def _json(results: list[dict[str, Any]]) -> str:
+    """Valid JSON with one row a line, so that a diff shows which rows changed."""
+    cases = []
+    for result in results:
+        about = {name: value for name, value in result.items() if name != "rows"}
+        rows = ",\n".join("   " + json.dumps(line) for line in result["rows"])
+        inside = "".join(f"  {json.dumps(name)}: {json.dumps(v)},\n" for name, v in about.items())
+        cases.append(f' {{\n{inside}  "rows": [\n{rows}\n  ]\n }}')
+    listed = ",\n".join(cases)
+    return f'{{"format": "steintrain-bench-1", "cases": [\n{listed}\n]}}\n'
 
 
 # Tables -----------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ of the first, how many there are, and which one it is:
 
 Every process makes only its own share of the measurements; in their place would stand a read of its
 part of a file. The first process writes the state of the fit to `--checkpoint` after every step.
-When a process dies, the others end within seconds with an error, and the same command goes on from the
+When a process dies, the others end within half a minute with an error, and the same command goes on from the
 checkpoint, with as many processes as there are then.
 """
 
@@ -79,10 +79,10 @@ def main():
             options.coordinator,
             options.processes,
             options.process,
-            initialization_timeout=60,
+            initialization_timeout=600,
             # A process that has been silent for so long is taken for dead, and ends the others.
-            heartbeat_timeout_seconds=10,
-            shutdown_timeout_seconds=30,
+            heartbeat_timeout_seconds=30,
+            shutdown_timeout_seconds=300,
         )
 
     mesh = Mesh(np.asarray(jax.devices()), ("probes",))

@@ -141,3 +141,12 @@ def test_plots(tmp_path):
     one_size = {"svgd.exact": result({(1000, "forward"): 1.0})}
     assert report.plot(one_size, figure, tmp_path) is None
     assert report.plot({}, figure, tmp_path) is None
+
+
+def test_results_are_kept_with_one_row_a_line(tmp_path):
+    path = tmp_path / "results.json"
+    results = [result(BASE), {**result(BASE), "case": "other", "rows": []}]
+    report.save(path, results)
+    assert report.load([path]) == {r["case"]: r for r in results}
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert sum('"params"' in line for line in lines) == len(results[0]["rows"])

@@ -20,7 +20,7 @@ ENVIRONMENT = {
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=1",
 }
-PATIENCE = 100  # seconds; on a busy machine, several times what a run takes
+PATIENCE = 2000  # seconds: a guard against processes that never end, and no bound on slow machines
 
 
 def start(count, folder, *options):
@@ -92,9 +92,8 @@ def test_four_processes_until_one_dies_and_then_two_fit_as_one(tmp_path):
             assert time.monotonic() - began < PATIENCE and processes[0].poll() is None
             time.sleep(0.1)
         processes[-1].send_signal(signal.SIGKILL)
-        died = time.monotonic()
         for process in processes[:-1]:
-            output, _ = process.communicate(timeout=max(0, died + 60 - time.monotonic()))
+            output, _ = process.communicate(timeout=PATIENCE)
             assert process.returncode != 0, output[-3000:]
     finally:
         end(processes)
