@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, ArrayLike, Float
 
 from kernels._exponential import half_square_exp
@@ -65,7 +66,7 @@ class RadialKernel(eqx.Module):
         super().__init_subclass__(**kwargs)
         if "weights" in cls.__dict__:
             # What is known of the parent's profile does not hold for another one.
-            for name in ("mixture", "mixture_weights", "cutoff"):
+            for name in ("quartering", "mixture", "mixture_weights", "cutoff"):
                 if name not in cls.__dict__:
                     setattr(cls, name, RadialKernel.__dict__[name])
 
@@ -80,6 +81,12 @@ class RadialKernel(eqx.Module):
         It may read floating fields of the kernel, shape parameters: pair sums are differentiable in
         them. The bandwidth and the metric are not there to be read: they scale the points.
         """
+
+    def quartering(
+        self, r2: Float[Array, "*shape"], count: int
+    ) -> list[tuple[Array, Array, Array]]:
+        """The weights at r^2, 4 r^2, 16 r^2, ...: of `count` kernels, each half as wide as the last."""
+        return [self.weights(4.0**k * r2) for k in range(count)]
 
     def mixture(self, tolerance: float, radius: float) -> tuple[float, ...] | None:
         """The rates a of Gaussians of which the profile is a positive sum, for sums over cells.
@@ -191,6 +198,16 @@ class Gaussian(RadialKernel):
     def weights(self, r2: Float[Array, "*shape"]) -> tuple[Array, Array, Array]:
         f = half_square_exp(r2)
         return f, f, f
+
+    def quartering(
+        self, r2: Float[Array, "*shape"], count: int
+    ) -> list[tuple[Array, Array, Array]]:
+        # Squared in one program, XLA would make an exponential of every square.
+        values = [lax.optimization_barrier(half_square_exp(r2))]
+        for _ in range(count - 1):
+            square = values[-1] * values[-1]
+            values.append(square * square)
+        return [(f, f, f) for f in values]
 
     def mixture(self, tolerance: float, radius: float) -> tuple[float, ...]:
         return (1.0,)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import svgd
-from kernels import Gaussian, InverseMultiquadric, RadialKernel, RationalQuadratic
+from kernels import Gaussian, InverseMultiquadric, Multiscale, RadialKernel, RationalQuadratic
 
 
 @pytest.mark.parametrize(
@@ -15,8 +15,10 @@ from kernels import Gaussian, InverseMultiquadric, RadialKernel, RationalQuadrat
         Gaussian(1.0),
         InverseMultiquadric(1.0),
         *(RationalQuadratic(1.0, alpha) for alpha in (0.3, 2.0, 300.0)),
+        Multiscale(1.0),
+        Multiscale(InverseMultiquadric(1.0), bottom=0, top=1),
     ],
-    ids=["gaussian", "imq", "rq 0.3", "rq 2", "rq 300"],
+    ids=["gaussian", "imq", "rq 0.3", "rq 2", "rq 300", "scales", "scales of imq"],
 )
 @pytest.mark.parametrize("tolerance", [1e-1, 1e-3, 1e-6])
 @pytest.mark.parametrize("radius", [0.0, 1.0, 40.0, 3e3])
@@ -24,7 +26,7 @@ def test_a_mixture_is_its_profile(kernel, tolerance, radius):
     rates = kernel.mixture(tolerance, radius)
     weights = np.asarray(kernel.mixture_weights(rates))
     assert weights.sum() == pytest.approx(1.0)
-    assert weights.min() > 0 and len(rates) <= 45 and weights.shape == (len(rates),)
+    assert weights.min() > 0 and len(rates) <= 90 and weights.shape == (len(rates),)
     r2 = np.linspace(0, radius, 4001) ** 2
     found = np.exp(-0.5 * np.outer(r2, rates)) @ weights
     assert np.abs(found - np.asarray(kernel.value(jnp.asarray(r2)))).max() <= tolerance
