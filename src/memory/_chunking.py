@@ -36,11 +36,12 @@ def map_sum(
             reverse-mode differentiation keeps what `fn` saves for every row.
 
     Returns:
-        The pytree that `fn` returns, summed over chunks, in the dtypes of `fn`. Without rows,
-        zeros of its shapes.
+        The pytree that `fn` returns, summed over chunks, in the dtypes of `fn`. Chunks of float16
+        and bfloat16 are added in float32. Without rows, zeros of its shapes.
 
     Raises:
-        ValueError: on a chunk size below 1, rows without arrays, or unequal leading axes.
+        ValueError: on a chunk size below 1, rows without arrays, unequal leading axes, results in
+            float8, and 2^31 rows or more unless JAX has 64-bit types enabled.
 
     Cost:
         The work of `fn` on all rows, and one read and write of the result for each chunk.
@@ -59,14 +60,15 @@ def map_sum(
     def step(carry, _):
         index, total = carry
         part = fn(_slice(rows, index * size, size))
-        return (index + 1, jax.tree.map(jnp.add, total, part)), None
+        return (index + 1, jax.tree.map(_add, total, part)), None
 
-    start = jax.tree.map(_zeros, jax.eval_shape(lambda r: fn(_slice(r, 0, size)), rows))
-    (_, total), _ = lax.scan(step, (jnp.int32(0), start), length=whole)
+    shapes = jax.eval_shape(lambda r: fn(_slice(r, 0, size)), rows)
+    start = jax.tree.map(lambda s: jnp.zeros(s.shape, _accumulator(s.dtype)), shapes)
+    (_, total), _ = lax.scan(step, (_first_index(count), start), length=whole)
     if whole * size < count:
         tail = fn(jax.tree.map(lambda leaf: leaf[whole * size :], rows))
-        total = jax.tree.map(jnp.add, total, tail)
-    return total
+        total = jax.tree.map(_add, total, tail)
+    return jax.tree.map(lambda sums, s: sums.astype(s.dtype), total, shapes)
 
 
 def map_concat(
@@ -126,12 +128,40 @@ def map_concat(
         return (index + 1, output), None
 
     start = jax.tree.map(lambda s: _zeros(s, _resized(s.shape, count, axis)), shapes)
-    (_, output), _ = lax.scan(step, (jnp.int32(0), start), length=whole)
+    (_, output), _ = lax.scan(step, (_first_index(count), start), length=whole)
     if whole * size < count:
         tail = fn(jax.tree.map(lambda leaf: leaf[whole * size :], rows))
         _check_result_rows(tail, count - whole * size, axis)
         output = jax.tree.map(lambda o, p: place(o, p, whole * size), output, tail)
     return output
+
+
+def _accumulator(dtype) -> Any:
+    """The dtype in which chunks are added: half precision has no digits to spare for it."""
+    if not jnp.issubdtype(dtype, jnp.floating):
+        return dtype
+    if jnp.finfo(dtype).bits < 16:
+        raise ValueError(
+            f"fn returns sums in {dtype}, in which hardly any number can be added: cast them to "
+            "float32 or bfloat16"
+        )
+    return jnp.float32 if jnp.finfo(dtype).bits == 16 else dtype
+
+
+def _add(total, part):
+    return total + part.astype(total.dtype)
+
+
+def _first_index(count: int):
+    """0 in a type that holds the place of every row."""
+    if count < 2**31:
+        return jnp.int32(0)
+    if not jax.config.read("jax_enable_x64"):
+        raise ValueError(
+            f"rows has {count} rows, which 32-bit places do not reach: set "
+            'jax.config.update("jax_enable_x64", True), or call this for parts of the rows'
+        )
+    return jnp.int64(0)
 
 
 def _prepare(rows):

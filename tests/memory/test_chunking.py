@@ -268,3 +268,27 @@ def test_checkpointed_gradient_has_flat_scratch_beyond_one_gradient():
 
     # The cotangent of the rows is accumulated once beside the result; what remains is a chunk.
     assert gradient_scratch(100_003) / gradient_scratch(10_003) == pytest.approx(1, rel=0.2)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_many_chunks_of_half_precision_are_added_in_more(dtype):
+    rows = jnp.full((20_000,), 0.25, dtype)
+    total = memory.map_sum(lambda r: jnp.sum(r, dtype=dtype), rows, chunk_size=16)
+    assert total.dtype == dtype
+    # Added in half precision they come to 5984 and to 256.
+    assert float(total) == pytest.approx(5000, rel=float(jnp.finfo(dtype).eps))
+
+
+def test_sums_in_a_quarter_of_precision_are_refused():
+    with pytest.raises(ValueError, match="float8_e4m3fn.*cast them"):
+        memory.map_sum(lambda r: jnp.sum(r), jnp.ones(8, jnp.float8_e4m3fn), chunk_size=2)
+
+
+@pytest.mark.parametrize("loop", [memory.map_sum, memory.map_concat])
+def test_places_beyond_32_bits_are_reached_or_refused(loop):
+    rows = jax.ShapeDtypeStruct((9 * 2**28 + 1,), np.int8)
+    fn = jnp.sum if loop is memory.map_sum else jnp.negative
+    traced = jax.make_jaxpr(lambda r: loop(fn, r, chunk_size=2**28))(rows)
+    assert "dynamic_slice" in str(traced) and "i64" in str(traced)
+    with jax.enable_x64(False), pytest.raises(ValueError, match="2415919105 rows, which 32-bit"):
+        jax.make_jaxpr(lambda r: loop(fn, r, chunk_size=2**28))(rows)
