@@ -19,11 +19,10 @@ from memory._budget import (
     format_bytes,
     row_bytes,
 )
-from memory._calibration_file import CalibrationWarning
 from memory._checks import checked_integer, checked_key
 from memory._chunking import map_concat, map_sum
-from memory._devices import Devices, mesh_axis
-from memory._dispatch import (
+from memory._crossover.calibration_file import CalibrationWarning
+from memory._crossover.choice import (
     Crossover,
     CrossoverRow,
     CrossoverTable,
@@ -32,6 +31,7 @@ from memory._dispatch import (
     forced,
     register,
 )
+from memory._devices import Devices, mesh_axis
 from memory._files import (
     FileError,
     PrecisionWarning,

@@ -10,9 +10,9 @@ from typing import Any
 
 import jax
 
-from memory import _calibration_file as _file
 from memory._checks import checked_integer
-from memory._timing import find_crossing
+from memory._crossover import calibration_file as _file
+from memory._crossover.timing import find_crossing
 
 Workload = Callable[[int], tuple[Callable[[], Any], Callable[[], Any]]]
 
@@ -65,6 +65,13 @@ class Crossover:
 
     def __hash__(self):
         return hash(self.name)
+
+    def __reduce__(self):
+        # A read-only view cannot be pickled; what it shows can.
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        if isinstance(self.threshold, Mapping):
+            values["threshold"] = dict(self.threshold)
+        return Crossover, tuple(values.values())
 
     def choose(self, size: int | float) -> str:
         """The name of the way to take for `size` units of actual work.

@@ -7,8 +7,9 @@ import warnings
 
 import pytest
 
-from memory import CalibrationWarning, _calibration_file
-from memory._calibration_file import Measured
+from memory import CalibrationWarning
+from memory._crossover import calibration_file as _calibration_file
+from memory._crossover.calibration_file import Measured
 
 
 @pytest.fixture(autouse=True)
@@ -106,7 +107,7 @@ def test_no_trace_of_a_failed_write(folder, monkeypatch):
 
 _WRITER = """
 import sys
-from memory import _calibration_file as file
+from memory._crossover import calibration_file as file
 for number in range(40):
     file.forget()
     entry = file.Measured(threshold=float(number), table=[(number, 1.0, 2.0)] * 200)

@@ -1,12 +1,16 @@
 """Choices by a threshold: shipped, calibrated, forced, and the table that shows them."""
 
+import copy
+import pickle
 import threading
 
 import jax
 import pytest
 
 import memory
-from memory import _calibration_file, _dispatch, _timing
+from memory._crossover import calibration_file as _calibration_file
+from memory._crossover import choice as _dispatch
+from memory._crossover import timing as _timing
 
 
 @pytest.fixture(autouse=True)
@@ -232,3 +236,15 @@ def test_choosing_reads_no_file(clock, monkeypatch):
     monkeypatch.setattr(_calibration_file, "_read", lambda source: pytest.fail("read a file"))
     monkeypatch.setattr(_calibration_file, "path", lambda: pytest.fail("looked for a file"))
     assert crossover.choose(1) == "host"
+
+
+def _jobs(size):
+    return (lambda: size), (lambda: size)
+
+
+@pytest.mark.parametrize("threshold", [10, {"cpu": 10, "gpu": 20}])
+def test_a_choice_can_be_copied_and_sent_to_other_processes(threshold):
+    choice = memory.Crossover("test.copied", threshold, "rows", "a", "b", "none", _jobs)
+    for other in (copy.deepcopy(choice), pickle.loads(pickle.dumps(choice))):
+        assert other == choice and hash(other) == hash(choice)
+        assert other.workload is _jobs and other.choose(15) == "b"
