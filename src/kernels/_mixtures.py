@@ -39,6 +39,8 @@ def power_rates(
 
     Source: Beylkin and Monzon, "Approximation by exponential sums revisited", 2010, section 2.
     """
+    if tolerance <= 0:
+        return None
     largest = max(radius, 1e-1) ** 2
     squares = np.concatenate([[0.0], np.geomspace(min(1e-4, largest), largest, _CHECK_POINTS)])
     exact = (1 + squares / (2 * offset)) ** -exponent
@@ -56,13 +58,15 @@ def power_rates(
 
 
 def power_weights(
-    rates: tuple[float, ...], exponent: Float[Array, ""], offset: Float[Array, ""]
+    rates: tuple[float, ...] | Float[Array, " g"],
+    exponent: Float[Array, ""],
+    offset: Float[Array, ""],
 ) -> Float[Array, " g"]:
     """The weights of Gaussians of these rates; positive, they add up to 1, so the sum is exact at 0.
 
     Differentiable in the exponent and the offset.
     """
-    nodes = jnp.asarray(np.asarray(rates), exponent.dtype)
+    nodes = jnp.asarray(rates, exponent.dtype)
     return _weights(jnp, nodes, exponent, offset, jax.scipy.special.gammaln(exponent))
 
 

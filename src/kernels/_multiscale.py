@@ -93,10 +93,10 @@ class Multiscale(RadialKernel):
         rates = self.base.mixture(tolerance, radius * float(np.sqrt(scales[-1])))
         return None if rates is None else tuple(np.outer(scales, rates).ravel().tolist())
 
-    def mixture_weights(self, rates: tuple[float, ...]) -> Float[Array, " g"]:
+    def mixture_weights(self, rates: tuple[float, ...] | Float[Array, " g"]) -> Float[Array, " g"]:
         shares, scales = self._scales()
-        widest = np.asarray(rates).reshape(len(scales), -1)[0]
-        parts = self.base.mixture_weights(tuple((widest / scales[0]).tolist()))
+        widest = jnp.asarray(rates).reshape(len(scales), -1)[0]
+        parts = self.base.mixture_weights(widest / scales[0].item())
         return jnp.ravel(jnp.asarray(shares, parts.dtype)[:, None] * parts[None, :])
 
     def cutoff(self, tolerance: float) -> float:

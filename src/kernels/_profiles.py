@@ -106,7 +106,7 @@ class RadialKernel(eqx.Module):
         """
         return None
 
-    def mixture_weights(self, rates: tuple[float, ...]) -> Float[Array, " g"]:
+    def mixture_weights(self, rates: tuple[float, ...] | Float[Array, " g"]) -> Float[Array, " g"]:
         """The weights w of Gaussians of these rates, from `mixture`; they add up to 1.
 
         May be traced, and is differentiable in the shape parameters.
@@ -212,7 +212,7 @@ class Gaussian(RadialKernel):
     def mixture(self, tolerance: float, radius: float) -> tuple[float, ...]:
         return (1.0,)
 
-    def mixture_weights(self, rates: tuple[float, ...]) -> Float[Array, " g"]:
+    def mixture_weights(self, rates: tuple[float, ...] | Float[Array, " g"]) -> Float[Array, " g"]:
         return jnp.ones(1)
 
     def cutoff(self, tolerance: float) -> float:
@@ -236,7 +236,7 @@ class InverseMultiquadric(RadialKernel):
     def mixture(self, tolerance: float, radius: float) -> tuple[float, ...] | None:
         return power_rates(0.5, 1.0, tolerance, radius)
 
-    def mixture_weights(self, rates: tuple[float, ...]) -> Float[Array, " g"]:
+    def mixture_weights(self, rates: tuple[float, ...] | Float[Array, " g"]) -> Float[Array, " g"]:
         return power_weights(rates, jnp.asarray(0.5), jnp.asarray(1.0))
 
 

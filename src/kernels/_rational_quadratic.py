@@ -69,7 +69,7 @@ class RationalQuadratic(RadialKernel):
         alpha = float(self.alpha)
         return power_rates(alpha, alpha, tolerance, radius)
 
-    def mixture_weights(self, rates: tuple[float, ...]) -> Float[Array, " g"]:
+    def mixture_weights(self, rates: tuple[float, ...] | Float[Array, " g"]) -> Float[Array, " g"]:
         return power_weights(rates, self.alpha, self.alpha)
 
     def cutoff(self, tolerance: float) -> float:
