@@ -63,7 +63,7 @@ def map_sum(
         return (index + 1, jax.tree.map(_add, total, part)), None
 
     shapes = jax.eval_shape(lambda r: fn(_slice(r, 0, size)), rows)
-    start = jax.tree.map(lambda s: jnp.zeros(s.shape, _accumulator(s.dtype)), shapes)
+    start = jax.tree.map(lambda s: _zeros(s, dtype=_accumulator(s.dtype)), shapes)
     (_, total), _ = lax.scan(step, (_first_index(count), start), length=whole)
     if whole * size < count:
         tail = fn(jax.tree.map(lambda leaf: leaf[whole * size :], rows))
@@ -226,8 +226,9 @@ def _resized(shape, count: int, axis: int):
     return tuple(shape)
 
 
-def _zeros(struct, shape=None):
-    zeros = jnp.zeros(struct.shape if shape is None else shape, struct.dtype)
+def _zeros(struct, shape=None, dtype=None):
+    shape = struct.shape if shape is None else shape
+    zeros = jnp.zeros(shape, struct.dtype if dtype is None else dtype)
     # Inside shard_map a value has a type that says over which mesh axes it differs; a loop's carry
     # must start with the type that it ends with.
     kind = getattr(struct, "manual_axis_type", None)
