@@ -19,7 +19,7 @@ from memory._budget import (
     format_bytes,
     row_bytes,
 )
-from memory._checks import checked_integer, checked_key
+from memory._checks import checked_floats, checked_integer, checked_key
 from memory._chunking import map_concat, map_sum
 from memory._crossover.calibration_file import CalibrationWarning
 from memory._crossover.choice import (
@@ -55,6 +55,7 @@ __all__ = [
     "available_bytes",
     "balanced_chunk_size",
     "calibrate",
+    "checked_floats",
     "checked_integer",
     "checked_key",
     "chunk_size_within",

@@ -1,4 +1,4 @@
-"""Checks of arguments that all packages share: whole numbers and keys of random numbers."""
+"""Checks of arguments that all packages share: arrays of numbers, whole numbers, random keys."""
 
 import operator
 from typing import Any
@@ -53,3 +53,61 @@ def checked_key(key: Any, name: str = "key") -> jax.Array:
         return jnp.asarray(key)
     given = f"an array of shape {key.shape}" if array else repr(key)
     raise ValueError(f"{name} must be one key such as jax.random.key(0), got {given}")
+
+
+def checked_floats(name: str, value: Any, shape: tuple[int | str, ...] | None = None) -> jax.Array:
+    """Numbers as a JAX array of a floating dtype: theirs, or the default one for whole numbers.
+
+    Args:
+        name: of the argument, for errors.
+        value: a JAX or NumPy array, a number, or nested lists of them; may be traced.
+        shape: what is expected, sizes or, where any will do, names of them; None for any.
+
+    Raises:
+        ValueError: on complex numbers, dtypes of 8 bits and less, masked entries, what is no array of
+            numbers, and another shape.
+    """
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise ValueError(
+            f"{name} has {np.ma.count_masked(value)} masked entries, whose values would be used: leave "
+            "them out, or fill them"
+        )
+    if not isinstance(value, jax.Array):
+        try:
+            value = np.asarray(value) if not _holds_jax(value) else jnp.asarray(value)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{name} must be an array of numbers, got {_brief(value)}") from error
+    dtype = value.dtype
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        raise ValueError(f"{name} must be real, got {dtype}: give its real part")
+    if jnp.issubdtype(dtype, jnp.floating):
+        if jnp.finfo(dtype).bits < 16:
+            raise ValueError(f"{name} has dtype {dtype}, too short to compute in: cast to bfloat16")
+        value = jnp.asarray(value)
+    elif dtype == np.bool_ or jnp.issubdtype(dtype, jnp.integer):
+        value = jnp.asarray(value).astype(jnp.result_type(float))
+    else:
+        raise ValueError(f"{name} must be an array of numbers, got {_brief(value)}")
+    if shape is not None and not (
+        value.ndim == len(shape)
+        and all(isinstance(s, str) or s == m for s, m in zip(shape, value.shape, strict=True))
+    ):
+        wanted = "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
+        hint = ""
+        if shape == ("n", "d") and value.ndim == 1:
+            hint = f"; one point is {name}[None, :], one dimension {name}[:, None]"
+        raise ValueError(f"{name} must have shape {wanted}, got {value.shape}{hint}")
+    return value
+
+
+def _holds_jax(value: Any) -> bool:
+    return isinstance(value, list | tuple) and any(
+        isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(value)
+    )
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.dtype}"
+    text = repr(value)
+    return f"{type(value).__name__} {text[:60]}{'...' if len(text) > 60 else ''}"

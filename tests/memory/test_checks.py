@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from memory import checked_integer, checked_key
+from memory import checked_floats, checked_integer, checked_key
 
 
 @pytest.mark.parametrize("value", [3, np.int64(3), np.uint8(3), jnp.asarray(3), np.asarray(3)])
@@ -46,3 +46,33 @@ def test_one_key_of_either_kind(key):
 def test_seeds_and_batches_are_no_keys(key, words):
     with pytest.raises(ValueError, match=words):
         checked_key(key)
+
+
+@pytest.mark.parametrize("value", [2, True, [1, 2], np.int8(3), np.arange(3), jnp.arange(3)])
+def test_whole_numbers_become_floats(value):
+    found = checked_floats("x", value)
+    assert isinstance(found, jax.Array) and found.dtype == jnp.result_type(float)
+    assert np.array_equal(np.asarray(found), np.asarray(value, float))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
+def test_floats_keep_their_dtype(dtype):
+    assert checked_floats("x", jnp.ones((2, 3), dtype), (2, "m")).dtype == dtype
+
+
+@pytest.mark.parametrize(
+    ("value", "shape", "words"),
+    [
+        (1j, None, "x must be real, got complex128"),
+        (jnp.ones(2, jnp.float8_e4m3fn), None, "float8_e4m3fn, too short"),
+        ("a", None, "array of numbers, got an array of <U1"),
+        ([[1.0], [1.0, 2.0]], None, "array of numbers, got list"),
+        (np.ma.masked_equal([1, 2], 1), None, "1 masked entries"),
+        (np.ones(3), ("n", "d"), r"shape \(n, d\), got \(3,\); one point is x\[None, :\]"),
+        (np.ones((2, 3)), ("n", 2), r"shape \(n, 2\), got \(2, 3\)"),
+        (np.ones((2, 3)), (3,), r"shape \(3,\), got \(2, 3\)"),
+    ],
+)
+def test_what_is_no_array_of_numbers_is_told(value, shape, words):
+    with pytest.raises(ValueError, match=words):
+        checked_floats("x", value, shape)
