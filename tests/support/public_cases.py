@@ -220,7 +220,8 @@ WITHOUT_ARRAYS = set(
     memory.CalibrationWarning memory.Crossover memory.CrossoverRow memory.CrossoverTable
     memory.Devices memory.FileError memory.MemoryEstimateWarning memory.MemoryReport
     memory.PrecisionWarning memory.available_bytes memory.balanced_chunk_size memory.calibrate
-    memory.checked_floats memory.checked_integer memory.checked_key memory.chunk_size_within memory.compiled_memory
+    memory.checked_floats memory.checked_integer memory.checked_key memory.chunk_size_within
+    memory.compiled_memory
     memory.crossovers memory.file_path memory.forced memory.format_bytes memory.load_arrays
     memory.mesh_axis memory.register memory.replace_file memory.row_bytes memory.save_arrays
     """.split()
