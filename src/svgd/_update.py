@@ -140,17 +140,6 @@ class SteinUpdate(eqx.Module):
         Cost:
             About 30 ns a particle on the host.
         """
-        traced = [
-            name
-            for name, value in (("particles", particles), ("the kernel", self.kernel))
-            if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value))
-        ]
-        if traced:
-            raise ValueError(
-                f"a partition needs concrete values, but {' and '.join(traced)} are traced: call "
-                "update.partition(particles) outside jit, grad and vmap, and pass its result to "
-                "update(particles, scores, partition)"
-            )
         return build_partition(self, checked_rows("particles", particles), like)
 
     def __call__(
@@ -191,118 +180,10 @@ class SteinUpdate(eqx.Module):
             O(n^2 d) operations when exact; over cells O(n p^d d) for p polynomials an axis. Memory
             of the inputs, the output and a few tiles or chunks; over cells also their moments.
         """
-        axis = axis_to_split(mesh, axis)
         particles, scores = checked_particles(particles, scores)
         partition = partition_for(self, particles, partition)
-        share = None if mesh is None else share_of(particles, partition, mesh, axis)
-        return direction(self, particles, scores, partition, mesh, share)
+        return direction(self, particles, scores, partition, mesh, axis)
 
     def needs_partition(self, n: int) -> bool:
         """Whether an update of n particles sums over a partition, which it can't build when traced."""
-        if self.method == "exact":
-            return False
-        return self.method == "tree" or n >= ALWAYS_EXACT or self.theta is not None
-
-
-def partition_for(
-    update: SteinUpdate, particles: Float[Array, "n d"], partition: Partition | None
-) -> Partition | None:
-    """The partition given, checked, or one built from concrete particles where one is needed."""
-    if partition is not None:
-        check_match(update, particles, partition)
-    elif update.needs_partition(particles.shape[0]):
-        partition = update.partition(particles)
-    return partition
-
-
-def direction(
-    update: SteinUpdate,
-    particles: Float[Array, "n d"],
-    scores: Float[Array, "n d"],
-    partition: Partition | None,
-    mesh: Mesh | None,
-    share: Share | None,
-) -> Float[Array, "n d"]:
-    """phi from arguments that are checked; `share` is of `share_of` under a mesh."""
-    if share is not None:
-        particles, scores = (place_rows(rows, mesh, share.axis) for rows in (particles, scores))
-    return _direction(update, particles, scores, partition, mesh, share)
-
-
-# Compiled here too, or a call outside of jit would trace and compile its loops every time.
-@eqx.filter_jit
-def _direction(
-    update: SteinUpdate,
-    particles: Float[Array, "n d"],
-    scores: Float[Array, "n d"],
-    partition: Partition | None,
-    mesh: Mesh | None,
-    share: Share | None,
-) -> Float[Array, "n d"]:
-    if mesh is not None:
-        return sharded_direction(update, particles, scores, partition, mesh, share)
-    kernel, n = update.kernel, particles.shape[0]
-    if partition is None or partition.sums == "exact":
-        return stein_sum(kernel, particles, scores) / n
-    origin = jnp.asarray(partition.origin, particles.dtype)
-    z = kernel.scale(particles - origin[None, :])
-    scaled = kernel.scale_gradient(scores)
-    if partition.sums == "cells":
-        total = sum_over_cells(partition.cells, z, scaled)
-    else:
-        total = sum_over_pairs(kernel.profile, partition.pairs, z, scaled, update.chunk_pairs)
-    return kernel.unscale_gradient(total) / n
-
-
-def checked_particles(
-    particles: ArrayLike, scores: ArrayLike
-) -> tuple[Float[Array, "n d"], Float[Array, "n d"]]:
-    """Both as floating arrays (n, d) of one dtype, or a ValueError that says what is wrong."""
-    particles = checked_rows("particles", particles)
-    scores = _floating(scores)
-    if scores.shape != particles.shape:
-        raise ValueError(
-            f"scores must have the shape of the particles {particles.shape}, got {scores.shape}"
-        )
-    if scores.dtype != particles.dtype:
-        raise ValueError(
-            f"particles have dtype {particles.dtype} but scores {scores.dtype}: cast one of them"
-        )
-    check_finite("scores", scores)
-    return particles, scores
-
-
-def checked_rows(name: str, rows: ArrayLike) -> Float[Array, "n d"]:
-    """A floating array (n, d) of finite values, or a ValueError that says what is wrong."""
-    rows = _floating(rows)
-    if rows.ndim != 2:
-        raise ValueError(
-            f"{name} must have shape (n, d), got {rows.shape}; one particle is "
-            f"{name}[None, :], one dimension {name}[:, None]"
-        )
-    if rows.size == 0:
-        raise ValueError(f"{name} are empty, shape {rows.shape}: give at least one")
-    check_finite(name, rows)
-    return rows
-
-
-def check_finite(name: str, rows: Array) -> None:
-    """Raises ValueError that names the first row with NaN or infinity; traced values pass."""
-    if isinstance(rows, jax.core.Tracer):
-        return
-    if not sum_is_finite(rows):
-        bad = np.flatnonzero(~np.isfinite(np.asarray(rows)).all(axis=1))
-        if bad.size:
-            raise ValueError(
-                f"{name} must be finite: {bad.size} of {rows.shape[0]} rows hold NaN or infinity, "
-                f"the first is row {bad[0]}: {np.asarray(rows[bad[0]])}"
-            )
-
-
-def _floating(rows: ArrayLike) -> Array:
-    rows = jnp.asarray(rows)
-    if jnp.issubdtype(rows.dtype, jnp.complexfloating):
-        raise ValueError(f"particles and scores must be real, got {rows.dtype}")
-    if jnp.issubdtype(rows.dtype, jnp.floating):
-        return rows
-    return rows.astype(jnp.result_type(float))
+        return needs_partition(self, n)

@@ -126,29 +126,3 @@ def lay_out_alike(
             f"the {names[1]} are {others.dtype}, but the {names[0]} {rows.dtype}: cast one of them"
         )
     return layout, rows, others
-
-
-def sum_is_finite(rows: Array) -> bool:
-    """True unless an entry is not finite, or the sum overflows: one pass over concrete values."""
-    if rows.is_fully_addressable and _in_host_memory(rows):
-        # Read in place, without a program for every shape.
-        with np.errstate(invalid="ignore", over="ignore"):
-            return bool(np.isfinite(np.sum(np.asarray(rows))))
-    # On the device, without a copy; at once even where concrete rows are closed over by a function
-    # that is being traced.
-    with jax.ensure_compile_time_eval():
-        return bool(jnp.isfinite(jnp.sum(rows)))
-
-
-def _in_host_memory(rows: Array) -> bool:
-    return all(device.platform == "cpu" for device in rows.devices())
-
-
-def _as_float(leaf: Any) -> Array:
-    # A copy, without the program that `jnp.asarray` would compile for it.
-    array = jax.device_put(np.array(leaf)) if isinstance(leaf, np.ndarray) else jnp.asarray(leaf)
-    if jnp.issubdtype(array.dtype, jnp.floating):
-        return array
-    if jnp.issubdtype(array.dtype, jnp.integer):
-        return array.astype(jnp.result_type(float))
-    raise ValueError(f"particles must be real numbers, got dtype {array.dtype}")

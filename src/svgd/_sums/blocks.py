@@ -1,9 +1,12 @@
 """Particles in equal blocks that never cross a cell: fixed shapes for ragged groups."""
 
+from functools import partial
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Float, Int
 
 # Partitions are put together from NumPy arrays and then moved to the device as a whole.
@@ -105,44 +108,68 @@ def make_blocks(
     return blocks, first_block
 
 
+def pad_rows(rows: np.ndarray, length: int, value) -> np.ndarray:
+    """`rows` with rows of `value` appended up to `length`."""
+    out = np.full((length, *rows.shape[1:]), value, rows.dtype)
+    out[: rows.shape[0]] = rows
+    return out
+
+
+def padded(rows: AnyArray, length: int, value) -> Array:
+    """As `pad_rows`, in JAX."""
+    rows = jnp.asarray(rows)
+    widths = [(0, length - rows.shape[0])] + [(0, 0)] * (rows.ndim - 1)
+    return jnp.pad(rows, widths, constant_values=value)
+
+
 def take_rows(rows, index):
     """Rows by index. Indices come from a partition, which holds valid ones only, so none is checked."""
     return rows.at[index].get(mode="promise_in_bounds")
 
 
-@jax.custom_vjp
-def to_slots(values: Float[Array, "n c"], blocks: Blocks) -> Float[Array, "blocks block_size c"]:
-    """Copies particles into their slots; padding repeats a particle of the same group."""
-    return take_rows(values, blocks.slot_particle)
+# Blocks and particles: each way is a gather whose transpose is the gather of the other way. Inside of
+# `jax.shard_map` particles and blocks are a device's own, and may name particles of any device.
 
 
-def _to_slots_forward(values, blocks):
-    return to_slots(values, blocks), blocks
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def to_slots(
+    axis: str | None, values: Float[Array, "n c"], blocks: Blocks
+) -> Float[Array, "blocks block_size c"]:
+    """Copies particles into their slots; padding repeats a particle of the same group.
+
+    Args:
+        axis: of a mesh over which particles and blocks are split; None where all are here.
+        values: rows of the particles.
+        blocks: where they go.
+    """
+    return take_rows(_everyones(axis, values), blocks.slot_particle)
 
 
-def _to_slots_backward(blocks, cotangent):
-    # Padding has weight 0 wherever slots are used, so its cotangent is 0 and only the one real slot
-    # of each particle counts: a gather, where the transposed gather would be a scatter.
-    flat = cotangent.reshape(-1, *cotangent.shape[2:])
-    return take_rows(flat, blocks.particle_slot), None
-
-
-to_slots.defvjp(_to_slots_forward, _to_slots_backward)
-
-
-@jax.custom_vjp
-def from_slots(values: Float[Array, "blocks block_size c"], blocks: Blocks) -> Float[Array, "n c"]:
-    """Copies slots back to their particles."""
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def from_slots(
+    axis: str | None, values: Float[Array, "blocks block_size c"], blocks: Blocks
+) -> Float[Array, "n c"]:
+    """Copies slots back to their particles. Arguments as those of `to_slots`."""
+    values = _everyones(axis, values)
     return take_rows(values.reshape(-1, *values.shape[2:]), blocks.particle_slot)
 
 
-def _from_slots_forward(values, blocks):
-    return from_slots(values, blocks), blocks
+def _everyones(axis, rows):
+    return rows if axis is None else lax.all_gather(rows, axis, tiled=True)
 
 
-def _from_slots_backward(blocks, cotangent):
-    slots = take_rows(cotangent, blocks.slot_particle)
+def _to_slots_backward(axis, blocks, cotangent):
+    # Padding has weight 0 wherever slots are used, so its cotangent is 0 and only the one real slot
+    # of each particle counts: a gather, where the transposed gather would be a scatter.
+    return from_slots(axis, cotangent, blocks), None
+
+
+def _from_slots_backward(axis, blocks, cotangent):
+    slots = to_slots(axis, cotangent, blocks)
     return slots * blocks.valid(slots.dtype)[:, :, None], None
 
 
-from_slots.defvjp(_from_slots_forward, _from_slots_backward)
+to_slots.defvjp(lambda axis, v, blocks: (to_slots(axis, v, blocks), blocks), _to_slots_backward)
+from_slots.defvjp(
+    lambda axis, v, blocks: (from_slots(axis, v, blocks), blocks), _from_slots_backward
+)

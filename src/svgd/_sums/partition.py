@@ -1,88 +1,55 @@
 """The partition: which particles are summed how. Built once for a set of particles, on the host."""
 
-from typing import Literal
+import dataclasses
+from typing import Literal, Self
 
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, UInt32
 
 from kernels import RadialKernel
-from svgd._sums.blocks import AnyArray, Blocks
-from svgd._sums.cells.sweeps import Level
+from svgd._sums.abstract import AbstractSum, Counts
+from svgd._sums.blocks import AnyArray
+
+_FIELDS = tuple(field.name for field in dataclasses.fields(Counts) if field.name != "seconds")
 
 
-class Report:
-    """What a partition reports about itself: counts, predicted costs, parameters.
+class Record(eqx.Module):
+    """Counts, and the predicted seconds of each way that was considered, as bits.
 
-    Static, and equal to every other report: partitions whose arrays have the same shapes share one
-    compiled program, whatever their counts.
-    """
-
-    def __init__(self, **entries):
-        self.__dict__.update(entries)
-
-    def __eq__(self, other):
-        return isinstance(other, Report)
-
-    def __hash__(self):
-        return hash(Report)
-
-
-class CellSums(eqx.Module):
-    """Particles in the cells of a lattice, summed by proxies.
+    Numbers of 64 bits whatever JAX's default, in an array, so that one compiled program serves all
+    partitions of the same shapes and gives each its own counts back.
 
     Attributes:
-        blocks: particles in blocks that never cross a cell.
-        middle: the middle of each cell of the finest lattice, in scaled coordinates, (cells, d).
-        half_width: kappa, half the edge of the finest cells, ().
-        levels: from the finest lattice to the coarsest.
-        count: p, polynomials an axis.
-        weight: b of the weight exp(-b |u|^2) that the proxies carry.
+        words: two for each number, (numbers, 2).
+        names: of the ways; those of which there was none have NaN seconds.
     """
 
-    blocks: Blocks
-    middle: Float[AnyArray, "cells d"]
-    half_width: Float[AnyArray, ""]
-    levels: tuple[Level, ...]
-    count: int = eqx.field(static=True)
-    weight: float = eqx.field(static=True)
+    words: UInt32[AnyArray, "numbers 2"]
+    names: tuple[str, ...] = eqx.field(static=True)
 
+    @classmethod
+    def of(cls, counts: Counts, seconds: dict[str, float]) -> Self:
+        """The record of a partition."""
+        integers = np.array([getattr(counts, name) for name in _FIELDS], np.int64)
+        floats = np.array([counts.seconds, *seconds.values()], np.float64)
+        words = np.concatenate([integers.view(np.uint32), floats.view(np.uint32)])
+        return cls(words.reshape(-1, 2), tuple(seconds))
 
-class PairSums(eqx.Module):
-    """Particles in the leaves of a tree, summed pair by pair, and far nodes.
+    def read(self) -> tuple[Counts, dict[str, float]]:
+        """Counts and seconds.
 
-    Attributes:
-        blocks: particles in blocks that never cross a leaf; the last block is empty.
-        first, second: near pairs of blocks, each unordered pair once, (pairs,).
-        directed_first, directed_second: the same in both directions, sorted by target.
-        far: far nodes; None where there are none.
-        both_sides: whether the unordered list is evaluated (the other one is then not kept).
-    """
-
-    blocks: Blocks
-    first: Int[AnyArray, " pairs"]
-    second: Int[AnyArray, " pairs"]
-    far: "FarSums | None"
-    both_sides: bool = eqx.field(static=True)
-
-
-class FarSums(eqx.Module):
-    """Nodes that act on distant blocks as one point each.
-
-    Attributes:
-        leaf_of_block: the leaf of each block, ascending, (blocks,).
-        node, leaf: the leaves of each node, sorted by node, (members,).
-        block: the target block of each entry, (entries,).
-        group: the nodes of each entry, padded with the last node, which is empty, (entries, g).
-        num_leaves, num_nodes: static, padded.
-    """
-
-    node: Int[AnyArray, " members"]
-    member: Int[AnyArray, " members"]
-    block: Int[AnyArray, " entries"]
-    group: Int[AnyArray, "entries nodes"]
-    num_nodes: int = eqx.field(static=True)
+        Raises:
+            ValueError: on a traced record.
+        """
+        if isinstance(self.words, jax.core.Tracer):
+            raise ValueError("a traced partition knows no counts: read them outside of jit")
+        words = np.ascontiguousarray(self.words).reshape(-1)
+        integers = words[: 2 * len(_FIELDS)].view(np.int64).tolist()
+        own, *seconds = words[2 * len(_FIELDS) :].view(np.float64).tolist()
+        counts = Counts(**dict(zip(_FIELDS, integers, strict=True)), seconds=own)
+        return counts, dict(zip(self.names, seconds, strict=True))
 
 
 class Partition(eqx.Module):
@@ -93,74 +60,100 @@ class Partition(eqx.Module):
     the partitions of two nearby sets of particles the update jumps by no more than the tolerance.
 
     A partition goes through `jax.jit` as an argument. Its shapes are padded to four sizes per octave
-    and its counts are not part of the compiled program, so that a run recompiles rarely.
+    and its counts are data, so that a run recompiles rarely.
 
     Attributes:
-        num_particles: n.
-        method: "exact" or "tree", what was asked for or what "auto" picked.
-        sums: "exact" (all pairs), "cells" (a lattice of proxies) or "pairs" (near leaves, far nodes).
+        way: how particles are summed: over all pairs, cells, leaves, or a way of your own.
         origin: subtracted from particles before they are scaled, (d,).
         kernel: that it was built for; None where sums are exact.
         sample: a few of the particles that it was built from, (sample, d); None where sums are exact.
+        record: counts and predictions, which `counts`, `predicted_seconds` and `explain` read.
         tolerance, theta: of the update that built it.
-        report: counts and predictions; read through the properties and `explain`.
+        num_particles: n.
+        method: "exact" or "tree", what was asked for or what "auto" picked.
+        asked: whether the method was asked for.
     """
 
+    way: AbstractSum
     origin: Float[AnyArray, " d"]
-    cells: CellSums | None
-    pairs: PairSums | None
     kernel: RadialKernel | None
     sample: Float[AnyArray, "sample d"] | None
+    record: Record
     tolerance: float = eqx.field(static=True)
     theta: float | None = eqx.field(static=True)
     num_particles: int = eqx.field(static=True)
     method: Literal["exact", "tree"] = eqx.field(static=True)
-    sums: Literal["exact", "cells", "pairs"] = eqx.field(static=True)
-    report: Report = eqx.field(static=True)
+    asked: bool = eqx.field(static=True)
+
+    @property
+    def sums(self) -> str:
+        """The name of the way of summing: "exact" (all pairs), "cells" (a lattice of proxies), "pairs"
+        (near leaves, far nodes), or that of a way of your own."""
+        return self.way.name
 
     @property
     def shapes(self) -> tuple[int, ...] | None:
         """Plan and padded sizes of a sum over cells, for `SteinUpdate.partition(like=...)`."""
-        return getattr(self.report, "shapes", None)
+        return self.way.shapes()
+
+    @property
+    def counts(self) -> Counts:
+        """All counts; like the properties below, not of a traced partition."""
+        return self.record.read()[0]
+
+    @property
+    def predicted_seconds(self) -> dict[str, float]:
+        """Predicted time of one update, for each way that was considered."""
+        found = self.record.read()[1]
+        return {name: seconds for name, seconds in found.items() if not np.isnan(seconds)}
 
     @property
     def num_leaves(self) -> int:
         """Cells or leaves that hold particles."""
-        return self.report.num_leaves
+        return self.counts.num_leaves
 
     @property
     def num_near_leaf_pairs(self) -> int:
         """Directed pairs of leaves summed particle by particle, a leaf with itself included."""
-        return self.report.num_near_leaf_pairs
+        return self.counts.num_near_leaf_pairs
 
     @property
     def num_far_pairs(self) -> int:
         """Directed pairs of cells or nodes of which the source acts through proxies or its centre."""
-        return self.report.num_far_pairs
+        return self.counts.num_far_pairs
 
     @property
     def num_far_entries(self) -> int:
         """Far pairs after expansion: (cell, neighbour in a sweep), or (block, node)."""
-        return self.report.num_far_entries
+        return self.counts.num_far_entries
 
     @property
     def num_tiles(self) -> int:
         """Dense tiles that one evaluation works through: pairs of blocks, or blocks up and down."""
-        return self.report.num_tiles
+        return self.counts.num_tiles
 
     def explain(self) -> str:
         """Counts, predicted cost of each method, crossovers and accuracy parameters, as text."""
-        return self.report.text()
-
-
-def pad_rows(rows: np.ndarray, length: int, value) -> np.ndarray:
-    """`rows` with rows of `value` appended up to `length`."""
-    out = np.full((length, *rows.shape[1:]), value, rows.dtype)
-    out[: rows.shape[0]] = rows
-    return out
-
-
-def as_device(tree):
-    """NumPy arrays as JAX arrays."""
-    # `jnp.asarray` would compile a copy for every shape.
-    return jax.device_put(tree)
+        backend, counts, exact = jax.default_backend(), self.counts, self.sums == "exact"
+        way = "exact" if exact else f"{self.method}, sums over {self.sums}"
+        reason = "as asked" if self.asked else "predicted to be the fastest"
+        if self.theta == 0:
+            reason = "theta = 0 opens everything"
+        # A count of 0 is of something that this way of summing doesn't have.
+        told = [
+            f"{label} {count:,}"
+            for name, label in self.way.labels.items()
+            if (count := getattr(counts, name))
+        ]
+        guess = (
+            "" if backend == "cpu" else f", from unit costs of two CPU cores: guesses on {backend}"
+        )
+        predicted = ", ".join(f"{n} {seconds:.3g}" for n, seconds in self.predicted_seconds.items())
+        lines = [
+            f"{self.num_particles:,} particles on {backend}: {way} ({reason})",
+            f"accuracy: {self.way.accuracy(self.tolerance, self.theta)}",
+            "; ".join(told),
+            f"predicted seconds{guess}: {predicted}",
+            *self.way.choices(),
+        ]
+        return "\n".join(line for line in lines if line)

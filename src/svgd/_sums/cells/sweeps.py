@@ -32,7 +32,7 @@ class Level(eqx.Module):
         into: for each axis, the cells that a sweep reads: entry [i, s] is the cell of the sweep's
             input that lies s - reach steps further along the axis than output cell i.
         values, slopes: `proxies.translations` of each Gaussian, (gaussians, 2 reach + 1, p, p).
-        weights: the weight of each Gaussian in the mixture.
+        gaussians: the places of these Gaussians in the mixture.
         parent: the cell of the next coarser level that holds each cell; None at the coarsest.
         side: 0 or 1 for each axis, the half of the parent that the cell is.
     """
@@ -40,13 +40,13 @@ class Level(eqx.Module):
     into: tuple[Int[AnyArray, "cells steps"], ...]
     values: Float[AnyArray, "gaussians steps p p"]
     slopes: Float[AnyArray, "gaussians steps p p"]
-    weights: Float[AnyArray, " gaussians"]
+    gaussians: Int[AnyArray, " gaussians"]
     parent: Int[AnyArray, " cells"] | None
     side: Int[AnyArray, "cells d"] | None
 
 
 def lattice_field(
-    moments: Float[Array, "cells moments channels"], level: Level
+    moments: Float[Array, "cells moments channels"], level: Level, weights: Float[Array, " g"]
 ) -> Float[Array, "cells d moments"]:
     """The field of a level's Gaussians in every cell, d channels, from moments in d + 1.
 
@@ -56,54 +56,75 @@ def lattice_field(
 
     for which axis a's sweep adds the ones, carried by `slopes`, to channel a, carried by `values`.
 
+    Args:
+        moments: of every cell.
+        level: one lattice.
+        weights: of all Gaussians of the mixture.
+
     Cost: 2 (2 reach + 1) d (d + 1) p^(d+1) flops a cell and Gaussian.
     """
-    return _field(moments, level)
+    return _field(moments, take_rows(weights, level.gaussians), level)
 
 
-# The field is linear in the moments and everything else is constant, so the field and its transpose
-# are each other's derivative.
+# The field is linear in the moments and in the weights, and all else is constant, so the field and its
+# transpose are each other's derivative.
 @jax.custom_vjp
-def _field(moments, level):
-    dimension = len(level.into)
+def _field(moments, weights, level):
+    return _over_gaussians(_one(moments, level), weights, level)
+
+
+@jax.custom_vjp
+def _field_transposed(field, weights, level):
+    return _over_gaussians(_one_transposed(field, level), weights, level)
+
+
+def _one(moments, level):
+    turns = [(-1, a) for a in range(len(level.into))]
 
     def one(values, slopes):
         # Nobody asks for the field of the ones.
-        return _sweeps(moments, level.into, values, slopes, [(-1, a) for a in range(dimension)], -1)
+        return _sweeps(moments, level.into, values, slopes, turns, -1)
 
-    return _over_gaussians(one, level)
+    return one
 
 
-@jax.custom_vjp
-def _field_transposed(field, level):
-    dimension = len(level.into)
+def _one_transposed(field, level):
     field = jnp.swapaxes(field, 1, 2)
     field = jnp.concatenate([field, jnp.zeros_like(field[:, :, :1])], axis=2)
+    turns = [(a, -1) for a in range(len(level.into))]
 
     def one(values, slopes):
         # Cell i reads its neighbour s by matrix s, so the transpose reads neighbour -s by the
         # transposed matrix: the same sweeps over the same tables.
         values, slopes = (jnp.swapaxes(m[::-1], 1, 2) for m in (values, slopes))
-        turns = [(a, -1) for a in range(dimension)]
         return jnp.swapaxes(_sweeps(field, level.into, values, slopes, turns, None), 1, 2)
 
-    return _over_gaussians(one, level)
+    return one
 
 
-_field.defvjp(
-    lambda moments, level: (_field(moments, level), level),
-    lambda level, cotangent: (_field_transposed(cotangent, level), None),
-)
+def _derivative(one, transposed):
+    def backward(residuals, cotangent):
+        rows, weights, level = residuals
+        alone = one(rows, level)
+        # Where weights are not trained nobody asks for these, and they are not computed.
+        d_weights = lax.map(
+            lambda tables: jnp.sum(cotangent * alone(*tables)), (level.values, level.slopes)
+        )
+        return transposed(cotangent, weights, level), d_weights, None
+
+    return backward
+
+
+_field.defvjp(lambda *given: (_field(*given), given), _derivative(_one, _field_transposed))
 _field_transposed.defvjp(
-    lambda field, level: (_field_transposed(field, level), level),
-    lambda level, cotangent: (_field(cotangent, level), None),
+    lambda *given: (_field_transposed(*given), given), _derivative(_one_transposed, _field)
 )
 
 
-def _over_gaussians(one, level):
+def _over_gaussians(one, weights, level):
     """The weighted sum of `one(values, slopes)` over the Gaussians of a level."""
     if level.values.shape[0] == 1:
-        return level.weights[0] * one(level.values[0], level.slopes[0])
+        return weights[0] * one(level.values[0], level.slopes[0])
     tables = [jax.ShapeDtypeStruct(t.shape[1:], t.dtype) for t in (level.values, level.slopes)]
     result = jax.eval_shape(one, *tables)
 
@@ -112,7 +133,7 @@ def _over_gaussians(one, level):
         return total + weight * one(values, slopes), None
 
     start = jnp.zeros(result.shape, result.dtype)
-    return lax.scan(add, start, (level.values, level.slopes, level.weights))[0]
+    return lax.scan(add, start, (level.values, level.slopes, weights))[0]
 
 
 def _sweeps(moments, tables, values, slopes, turns, last):
