@@ -12,16 +12,23 @@ from svgd._diagnostics import ksd, ksd_squared, mmd_squared
 from svgd._run.sampler import SVGD
 from svgd._run.state import NonFiniteError, SVGDState
 from svgd._run.whitening import Whitening
+from svgd._sums.abstract import AbstractSum, Counts, Plan, Problem
+from svgd._sums.choice import UnusedParameterWarning
 from svgd._sums.partition import Partition
 from svgd._update import SteinUpdate
 
 __all__ = [
     "SVGD",
+    "AbstractSum",
+    "Counts",
     "LearnedBandwidth",
     "NonFiniteError",
     "Partition",
+    "Plan",
+    "Problem",
     "SVGDState",
     "SteinUpdate",
+    "UnusedParameterWarning",
     "Whitening",
     "ksd",
     "ksd_squared",

@@ -74,13 +74,3 @@ def sum_is_finite(rows: Array) -> bool:
 
 def _in_host_memory(rows: Array) -> bool:
     return all(device.platform == "cpu" for device in rows.devices())
-
-
-def _as_float(leaf: Any) -> Array:
-    # A copy, without the program that `jnp.asarray` would compile for it.
-    array = jax.device_put(np.array(leaf)) if isinstance(leaf, np.ndarray) else jnp.asarray(leaf)
-    if jnp.issubdtype(array.dtype, jnp.floating):
-        return array
-    if jnp.issubdtype(array.dtype, jnp.integer):
-        return array.astype(jnp.result_type(float))
-    raise ValueError(f"particles must be real numbers, got dtype {array.dtype}")

@@ -1,26 +1,19 @@
 """The Stein update: one step direction for a set of particles, exact or over a tree of cells."""
 
 import math
+import warnings
 from typing import Literal, cast
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
-import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike, Float
 
-from kernels import RadialKernel, stein_sum
-from kernels._sharded import Share
-from svgd._run.layout import sum_is_finite
-from svgd._sums.choice import build_partition
-from svgd._sums.matching import check_match
+from kernels import RadialKernel
+from svgd._checks import checked_particles, checked_rows
+from svgd._sums.abstract import AbstractSum
+from svgd._sums.choice import build_partition, needs_partition, partition_for
+from svgd._sums.evaluate import evaluate
 from svgd._sums.partition import Partition
-from svgd._sums.sharding import axis_to_split, place_rows, sharded_direction, share_of
-from svgd._sums.sums import sum_over_cells, sum_over_pairs
-
-# Below so many particles the exact update wins whatever their places, so "auto" needs no partition.
-ALWAYS_EXACT = 1024
 
 _METHODS = ("auto", "exact", "tree")
 _PAIRINGS = ("auto", "symmetric", "directed")
@@ -45,15 +38,15 @@ class SteinUpdate(eqx.Module):
     Attributes:
         kernel: a radial kernel of the `kernels` package.
         method: "exact" sums over all pairs, "tree" over a partition, "auto" takes what is predicted
-            to be faster.
+            to be faster. Or a way of summing of your own, a final class of `AbstractSum`.
         tolerance: bound on the error of the kernel, max |k~ - k| over all pairs, where k(0) = 1.
         theta: opening angle; replaces the tolerance. A node whose box is smaller than theta times
             its distance acts as one point at its centre of mass. 0 opens everything, and all pairs
             are then summed at once, as with method "exact".
         leaf_size: particles in a leaf of the tree, where pairs of leaves are summed. By default 64,
             and 16 where a tolerance drops far pairs in up to three dimensions.
-        pairing: "symmetric" evaluates every unordered pair of leaves once for both sides, "directed"
-            once for each side, "auto" what is faster on the backend.
+        pairing: "auto" or "symmetric": every unordered pair of leaves is evaluated once for both
+            sides. "directed", once for each side, was slower: deprecated, and taken as "symmetric".
         chunk_pairs: pairs of blocks of particles evaluated at a time, where pairs are summed.
 
     Source:
@@ -61,18 +54,18 @@ class SteinUpdate(eqx.Module):
     """
 
     kernel: RadialKernel
-    method: Literal["auto", "exact", "tree"] = eqx.field(static=True)
+    method: Literal["auto", "exact", "tree"] | type[AbstractSum] = eqx.field(static=True)
     tolerance: float = eqx.field(static=True)
     theta: float | None = eqx.field(static=True)
     leaf_size: int | None = eqx.field(static=True)
-    pairing: Literal["auto", "symmetric", "directed"] = eqx.field(static=True)
+    pairing: Literal["auto", "symmetric"] = eqx.field(static=True)
     chunk_pairs: int | None = eqx.field(static=True)
 
     def __init__(
         self,
         kernel: RadialKernel,
         *,
-        method: str = "auto",
+        method: str | type[AbstractSum] = "auto",
         tolerance: float = _DEFAULT_TOLERANCE,
         theta: float | None = None,
         leaf_size: int | None = None,
@@ -84,10 +77,19 @@ class SteinUpdate(eqx.Module):
             ValueError: on a value outside its range, and on a parameter without effect: theta,
                 leaf_size, pairing or chunk_pairs with method "exact", theta with a tolerance.
         """
-        if method not in _METHODS:
-            raise ValueError(f"method must be one of {_METHODS}, got {method!r}")
+        own = isinstance(method, type) and issubclass(method, AbstractSum)
+        if not own and method not in _METHODS:
+            raise ValueError(
+                f"method must be one of {_METHODS}, or a class of AbstractSum, got {method!r}"
+            )
         if pairing not in _PAIRINGS:
             raise ValueError(f"pairing must be one of {_PAIRINGS}, got {pairing!r}")
+        if pairing == "directed":
+            warnings.warn(
+                'pairing="directed" was slower and is taken as "symmetric": leave it out',
+                DeprecationWarning,
+                stacklevel=2,
+            )
         if not 0 < tolerance < 1:
             raise ValueError(f"tolerance must lie between 0 and 1, got {tolerance}")
         if theta is not None:
@@ -111,11 +113,11 @@ class SteinUpdate(eqx.Module):
                     'method "tree"'
                 )
         self.kernel = kernel
-        self.method = cast(Literal["auto", "exact", "tree"], method)
+        self.method = cast(Literal["auto", "exact", "tree"] | type[AbstractSum], method)
         self.tolerance = float(tolerance)
         self.theta = None if theta is None else float(theta)
         self.leaf_size = None if leaf_size is None else int(leaf_size)
-        self.pairing = cast(Literal["auto", "symmetric", "directed"], pairing)
+        self.pairing = "auto" if pairing == "auto" else "symmetric"
         self.chunk_pairs = None if chunk_pairs is None else int(chunk_pairs)
 
     def partition(self, particles: ArrayLike, like: tuple[int, ...] | None = None) -> Partition:
@@ -182,7 +184,7 @@ class SteinUpdate(eqx.Module):
         """
         particles, scores = checked_particles(particles, scores)
         partition = partition_for(self, particles, partition)
-        return direction(self, particles, scores, partition, mesh, axis)
+        return evaluate(self, particles, scores, partition, mesh, axis)
 
     def needs_partition(self, n: int) -> bool:
         """Whether an update of n particles sums over a partition, which it can't build when traced."""

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from svgd._checks import sum_is_finite
+
 
 @dataclasses.dataclass(frozen=True)
 class ParticleLayout:
@@ -126,3 +128,13 @@ def lay_out_alike(
             f"the {names[1]} are {others.dtype}, but the {names[0]} {rows.dtype}: cast one of them"
         )
     return layout, rows, others
+
+
+def _as_float(leaf: Any) -> Array:
+    # A copy, without the program that `jnp.asarray` would compile for it.
+    array = jax.device_put(np.array(leaf)) if isinstance(leaf, np.ndarray) else jnp.asarray(leaf)
+    if jnp.issubdtype(array.dtype, jnp.floating):
+        return array
+    if jnp.issubdtype(array.dtype, jnp.integer):
+        return array.astype(jnp.result_type(float))
+    raise ValueError(f"particles must be real numbers, got dtype {array.dtype}")

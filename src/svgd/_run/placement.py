@@ -10,8 +10,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, PyTree
 
 from kernels._sharded import Share
+from svgd._sums.devices import axis_to_split, place_rows
+from svgd._sums.evaluate import share_of
 from svgd._sums.partition import Partition
-from svgd._sums.sharding import axis_to_split, place_rows, share_of
 
 
 def split_over(mesh: Mesh | None, axis: str | None) -> tuple[Mesh, str] | None:

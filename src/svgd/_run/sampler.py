@@ -21,8 +21,10 @@ from svgd._run.placement import in_force, place_particles, place_state, shared, 
 from svgd._run.start import begin
 from svgd._run.state import SVGDState, check_restored, non_finite, typed
 from svgd._run.target import Target, as_target
-from svgd._sums.sharding import check_divides
-from svgd._update import SteinUpdate, direction, partition_for
+from svgd._sums.choice import partition_for
+from svgd._sums.devices import check_divides
+from svgd._sums.evaluate import direction
+from svgd._update import SteinUpdate
 
 # Steps between two looks from Python: for the progress bar, the callback and interrupts. A block is
 # one call of a compiled loop whose length is an argument, so its size costs no compilation.

@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Self
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -137,7 +137,7 @@ class AbstractSum(eqx.Module):
         """
 
     @abc.abstractmethod
-    def split(self, devices: int) -> tuple[Self, PyTree]:
+    def split(self, devices: int) -> tuple["AbstractSum", PyTree]:
         """The sum with all that devices share out padded to multiples of them.
 
         Returns:
@@ -167,6 +167,26 @@ class AbstractSum(eqx.Module):
     @abc.abstractmethod
     def shapes(self) -> tuple[int, ...] | None:
         """Sizes that a later partition may keep, for `Problem.like`; None where there are none."""
+
+
+@runtime_checkable
+class Settings(Protocol):
+    """What is read of a `SteinUpdate`."""
+
+    @property
+    def kernel(self) -> RadialKernel: ...
+    @property
+    def method(self) -> Literal["auto", "exact", "tree"] | type[AbstractSum]: ...
+    @property
+    def tolerance(self) -> float: ...
+    @property
+    def theta(self) -> float | None: ...
+    @property
+    def leaf_size(self) -> int | None: ...
+    @property
+    def pairing(self) -> str: ...
+    @property
+    def chunk_pairs(self) -> int | None: ...
 
 
 def sample_of(particles):

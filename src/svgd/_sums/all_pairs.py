@@ -1,7 +1,7 @@
 """The exact sum: all pairs, a tile at a time."""
 
 from collections.abc import Iterable
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
@@ -39,7 +39,7 @@ class AllPairs(AbstractSum):
             return stein_sum(kernel, particles, scores)
         return stein_sum_at_share(kernel, particles, scores, share)
 
-    def split(self, devices: int) -> tuple[Self, PyTree]:
+    def split(self, devices: int) -> tuple["AllPairs", PyTree]:
         return self, self
 
     def lost(

@@ -3,15 +3,13 @@
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Literal, Protocol, runtime_checkable
 
 import jax
 import numpy as np
 from jaxtyping import Array, Float
 
 import memory
-from kernels import RadialKernel
-from svgd._sums.abstract import AbstractSum, Counts, Problem, sample_of
+from svgd._sums.abstract import AbstractSum, Counts, Problem, Settings, sample_of
 from svgd._sums.all_pairs import AllPairs
 from svgd._sums.cells.cells import Cells
 from svgd._sums.costs import exact_seconds
@@ -50,26 +48,6 @@ SUMS = memory.register(
 
 class UnusedParameterWarning(UserWarning):
     """A parameter of the update has no effect on the partition that was built."""
-
-
-@runtime_checkable
-class Settings(Protocol):
-    """What is read of a `SteinUpdate`."""
-
-    @property
-    def kernel(self) -> RadialKernel: ...
-    @property
-    def method(self) -> Literal["auto", "exact", "tree"] | type[AbstractSum]: ...
-    @property
-    def tolerance(self) -> float: ...
-    @property
-    def theta(self) -> float | None: ...
-    @property
-    def leaf_size(self) -> int | None: ...
-    @property
-    def pairing(self) -> str: ...
-    @property
-    def chunk_pairs(self) -> int | None: ...
 
 
 def needs_partition(update: Settings, n: int) -> bool:

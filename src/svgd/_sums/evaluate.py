@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
+from svgd._sums.abstract import Settings
 from svgd._sums.all_pairs import AllPairs
 from svgd._sums.blocks import padded
-from svgd._sums.choice import Settings
-from svgd._sums.devices import SOURCES, Share, check_divides, place_rows
+from svgd._sums.devices import SOURCES, Share, axis_to_split, check_divides, place_rows
 from svgd._sums.partition import Partition
 
 
@@ -31,6 +31,25 @@ def share_of(
     return share
 
 
+def evaluate(
+    update: Settings,
+    particles: Float[Array, "n d"],
+    scores: Float[Array, "n d"],
+    partition: Partition | None,
+    mesh: Mesh | None,
+    axis: str | None,
+) -> Float[Array, "n d"]:
+    """The direction phi, from particles, scores and a partition that are checked."""
+    axis = axis_to_split(mesh, axis)
+    if mesh is None or axis is None:
+        return direction(update, particles, scores, partition, None, None)
+    share = share_of(particles, partition, mesh, axis)
+    particles, scores = (place_rows(rows, mesh, axis) for rows in (particles, scores))
+    return direction(update, particles, scores, partition, mesh, share)
+
+
+# Compiled here too, or a call outside of jit would trace and compile its loops every time.
+@eqx.filter_jit
 def direction(
     update: Settings,
     particles: Float[Array, "n d"],
@@ -39,22 +58,7 @@ def direction(
     mesh: Mesh | None,
     share: Share | None,
 ) -> Float[Array, "n d"]:
-    """phi from arguments that are checked; `share` is of `share_of` under a mesh."""
-    if mesh is not None and share is not None:
-        particles, scores = (place_rows(rows, mesh, share.axis) for rows in (particles, scores))
-    return _direction(update, particles, scores, partition, mesh, share)
-
-
-# Compiled here too, or a call outside of jit would trace and compile its loops every time.
-@eqx.filter_jit
-def _direction(
-    update: Settings,
-    particles: Float[Array, "n d"],
-    scores: Float[Array, "n d"],
-    partition: Partition | None,
-    mesh: Mesh | None,
-    share: Share | None,
-) -> Float[Array, "n d"]:
+    """As `evaluate`, in a program of its own; `share` is of `share_of` under a mesh."""
     n = particles.shape[0]
     way, origin = (AllPairs(), None) if partition is None else (partition.way, partition.origin)
 

@@ -1,14 +1,12 @@
 """Whether a partition belongs to the update and the particles that it is given with."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from kernels import RadialKernel
-from svgd._sums.abstract import sample_of
+from svgd._sums.abstract import Settings, sample_of
 from svgd._sums.partition import Partition
 
 # Moves against each other, as a share of the spread, that no slow movement makes: a shuffle makes
@@ -20,7 +18,7 @@ _LOST = 0.1
 _RESCALED = 0.3
 
 
-def check_match(update: Any, particles: Float[Array, "n d"], partition: Partition) -> None:
+def check_match(update: Settings, particles: Float[Array, "n d"], partition: Partition) -> None:
     """Raises ValueError where a partition can't be of this update and these particles.
 
     Sizes, the kernel's type, the method and the accuracy are compared always; the kernel's

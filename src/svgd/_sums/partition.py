@@ -1,7 +1,7 @@
 """The partition: which particles are summed how. Built once for a set of particles, on the host."""
 
 import dataclasses
-from typing import Literal, Self
+from typing import Literal
 
 import equinox as eqx
 import jax
@@ -30,7 +30,7 @@ class Record(eqx.Module):
     names: tuple[str, ...] = eqx.field(static=True)
 
     @classmethod
-    def of(cls, counts: Counts, seconds: dict[str, float]) -> Self:
+    def of(cls, counts: Counts, seconds: dict[str, float]) -> "Record":
         """The record of a partition."""
         integers = np.array([getattr(counts, name) for name in _FIELDS], np.int64)
         floats = np.array([counts.seconds, *seconds.values()], np.float64)

@@ -7,14 +7,11 @@ from partition_cases import built, forced_cells
 
 import svgd
 from kernels import Gaussian
-from svgd._sums.choice import LOCATION, PAIRING, UnusedParameterWarning
-
-CHOICES = {choice.name: choice for choice in (LOCATION, PAIRING)}
+from svgd._sums.leaves.leaves import LOCATION
 
 
-@pytest.mark.parametrize("name", ["svgd.tree_location", "svgd.pairing"])
-def test_both_sides_of_a_choice_do_the_same_job(name):
-    below, above = CHOICES[name].workload(16)
+def test_both_sides_of_a_choice_do_the_same_job():
+    below, above = LOCATION.workload(16)
     for a, b in zip(jax.tree.leaves(below()), jax.tree.leaves(above()), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
@@ -59,5 +56,5 @@ def test_what_does_not_apply_is_not_explained(way, backend, rng, monkeypatch):
 def test_a_parameter_without_effect_warns(theta, rng):
     options = {"theta": theta, "leaf_size": 16, "chunk_pairs": 4}
     update = svgd.SteinUpdate(Gaussian(0.5), method="tree", **options)
-    with forced_cells(), pytest.warns(UnusedParameterWarning, match="leaf_size, chunk_pairs"):
+    with forced_cells(), pytest.warns(svgd.UnusedParameterWarning, match="leaf_size, chunk_pairs"):
         update.partition(rng.normal(size=(500, 2)))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from functools import partial
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -81,7 +81,9 @@ class Cells(AbstractSum):
         if like is not None and found:
             # Compiling costs more than a plan that is a little slower.
             bound = _LOYALTY * found[0].seconds
-            found.sort(key=lambda plan: (plan.count, plan.reach) != like[:2] or plan.seconds > bound)
+            found.sort(
+                key=lambda plan: (plan.count, plan.reach) != like[:2] or plan.seconds > bound
+            )
         return [Plan(plan.seconds, partial(cls.of, columns, plan, like)) for plan in found]
 
     @classmethod
@@ -90,7 +92,7 @@ class Cells(AbstractSum):
         columns: Float[np.ndarray, "d n"],
         plan: CellPlan,
         like: tuple[int, ...] | None = None,
-    ) -> tuple[Self, Counts] | None:
+    ) -> tuple["Cells", Counts] | None:
         """The cells of a plan, and their counts.
 
         Args:
@@ -110,7 +112,10 @@ class Cells(AbstractSum):
         if lattice is None:
             return None
         cells, moments = lattice.counts.shape[0], plan.count**dimension
-        if cells > 1 and 2 * cells * moments * (2 * dimension + 1) * dtype.itemsize > _MAX_PROXY_BYTES:
+        if (
+            cells > 1
+            and 2 * cells * moments * (2 * dimension + 1) * dtype.itemsize > _MAX_PROXY_BYTES
+        ):
             return None
         found = build_levels(lattice.positions, plan, dtype, like[4] if like else 0)
         if found is None:
@@ -186,7 +191,7 @@ class Cells(AbstractSum):
         out = slots_to_slots(axis, trained, self.cells, weights, *slots)
         return from_slots(axis, out, self.cells.blocks)
 
-    def split(self, devices: int) -> tuple[Self, PyTree]:
+    def split(self, devices: int) -> tuple["Cells", PyTree]:
         """Blocks of particles are shared out, and particles by their order.
 
         A device sums its blocks up to moments, which are added over devices, and evaluates the field

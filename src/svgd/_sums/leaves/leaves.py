@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from functools import partial
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 import equinox as eqx
 import jax
@@ -128,7 +128,7 @@ class Leaves(AbstractSum):
         radius: float = np.inf,
         theta: float = 0.0,
         host: bool = True,
-    ) -> tuple[Self, Counts]:
+    ) -> tuple["Leaves", Counts]:
         """A tree's near leaves and far nodes, and their counts.
 
         Args:
@@ -242,7 +242,7 @@ class Leaves(AbstractSum):
             out = out + far_sum(profile, chunk, points, nodes, self.far.block, self.far.group)
         return from_slots(None, jnp.swapaxes(out, 1, 2), self.blocks)
 
-    def split(self, devices: int) -> tuple[Self, PyTree]:
+    def split(self, devices: int) -> tuple["Leaves", PyTree]:
         """The lists are shared out. Every device holds all blocks, and the parts' sums are added."""
 
         def even(rows, value):

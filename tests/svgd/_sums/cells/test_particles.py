@@ -9,10 +9,10 @@ import pytest
 import memory
 import svgd
 from kernels import Gaussian, InverseMultiquadric
-from svgd._sums.build import build_cells
 from svgd._sums.cells import lattice as _lattice
 from svgd._sums.cells import particles as _cells
 from svgd._sums.cells import plan as _plan
+from svgd._sums.cells.cells import Cells
 from svgd._sums.cells.sweeps import from_parents, lattice_field, to_parents
 
 SHAPE = {"half_width": 0.8, "count": 4, "weight": 0.25}
@@ -62,7 +62,7 @@ def cells_of(x, kernel, tolerance=1e-3):
     z = np.ascontiguousarray(np.asarray(kernel.scale(jnp.asarray(x))).T)
     sides = z.max(1) - z.min(1)
     plan = _plan.cell_plans(kernel, tolerance, z.T, sides, len(x), z.dtype)[0]
-    return jax.tree.map(jnp.asarray, build_cells(z, plan)[0])
+    return jax.tree.map(jnp.asarray, Cells.of(z, plan)[0].cells)
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 3])
@@ -75,7 +75,7 @@ def test_a_sweep_and_its_transpose_are_adjoint(dimension, rng):
     b = jnp.asarray(rng.normal(size=(cells, dimension, moments)))
     occupied = jnp.zeros(cells).at[: int(sums.blocks.group.max()) + 1].set(1).at[-1].set(0)
     a, b = a * occupied[:, None, None], b * occupied[:, None, None]
-    field, pull = jax.vjp(lambda m: lattice_field(m, sums.levels[0]), a)
+    field, pull = jax.vjp(lambda m: lattice_field(m, sums.levels[0], jnp.ones(1)), a)
     assert float(jnp.vdot(field, b)) == pytest.approx(float(jnp.vdot(a, pull(b)[0])), rel=1e-12)
 
 

@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels import Gaussian, InverseMultiquadric
-from svgd._sums import build as _build
-from svgd._sums import sums as _sums
 from svgd._sums.cells import plan as _plan
+from svgd._sums.cells.cells import Cells
 
 
 @st.composite
@@ -33,14 +32,14 @@ def point_sets(draw):
     return x * draw(st.sampled_from([0.1, 1.0, 5.0]))
 
 
-def kernel_matrix(sums, z):
+def kernel_matrix(kernel, sums, z):
     """The approximated kernel, column by column: the field of one particle's unit score."""
     n, dimension = z.shape
 
     def column(j):
         scores = jnp.zeros((n, dimension)).at[j].set(1.0)
-        without = _sums.sum_over_cells(sums, z, jnp.zeros((n, dimension)))
-        return (_sums.sum_over_cells(sums, z, scores) - without)[:, 0]
+        without = sums.scaled(kernel, None, z, jnp.zeros((n, dimension)))
+        return (sums.scaled(kernel, None, z, scores) - without)[:, 0]
 
     return jax.lax.map(column, jnp.arange(n, dtype=jnp.int32), batch_size=16)
 
@@ -56,7 +55,7 @@ def test_the_kernel_is_within_the_tolerance(x, tolerance, mixed):
     # Both ends of the table: the cheapest plan, and the one with the fewest polynomials.
     for plan in {plans[0], min(plans, key=lambda p: (p.count, p.cells))}:
         assert plan.error <= tolerance
-        sums, _ = _build.build_cells(columns, plan)
+        sums, _ = Cells.of(columns, plan)
         sums = jax.tree.map(jnp.asarray, sums)
-        found = jax.jit(kernel_matrix)(sums, jnp.asarray(x))
+        found = jax.jit(kernel_matrix)(kernel, sums, jnp.asarray(x))
         assert np.abs(found - kernel(x, x)).max() <= tolerance * (1 + 1e-9) + 1e-12
