@@ -227,33 +227,6 @@ def angle(smoke: bool):
             )  # fmt: skip
 
 
-@harness.case("svgd.tree.pairing")
-def pairing(smoke: bool):
-    """Near pairs evaluated once for both sides, or once for each."""
-    n = 400 if smoke else 20_000
-    x, s = problem(n, 3)
-    for name in ("directed", "symmetric"):
-        update = svgd.SteinUpdate(
-            Gaussian(np.float32(0.5)), method="tree", theta=0.5, leaf_size=64, pairing=name
-        )
-        partition = update.partition(x)
-        timings = harness.paired(
-            {
-                "forward": lambda x, s, p, u=update: u(x, s, p),
-                "gradient": lambda x, s, p, u=update: jax.value_and_grad(loss, (0, 1))(x, s, u, p),
-            },
-            x,
-            s,
-            partition,
-            repeats=3,
-        )
-        for stage, timing in timings.items():
-            yield harness.row(
-                peer="ours", timing=timing, n=n, d=3, dtype="float32", pairing=name, stage=stage,
-                note=f"{partition.num_tiles} tiles",
-            )  # fmt: skip
-
-
 @harness.case("svgd.tree.location")
 def location(smoke: bool):
     """The partition built on the host and on the device."""

@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -106,9 +106,9 @@ class AbstractSum(eqx.Module):
         labels: what `Partition.explain` calls the counts, for those that this way has.
     """
 
-    name: eqx.AbstractClassVar[str]
-    reads: eqx.AbstractClassVar[frozenset[str]]
-    labels: eqx.AbstractClassVar[dict[str, str]]
+    name: ClassVar[str]
+    reads: ClassVar[frozenset[str]]
+    labels: ClassVar[dict[str, str]]
 
     @classmethod
     @abc.abstractmethod
