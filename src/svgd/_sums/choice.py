@@ -3,8 +3,11 @@
 import sys
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 
+import equinox as eqx
 import jax
+import jaxtyping
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -43,6 +46,14 @@ SUMS = memory.register(
         above="cells",
         evidence="unit costs in svgd._sums.costs.UNIT_SECONDS",
     )
+)
+
+
+# Where the code lies through which a user's call reaches this module.
+_NOT_THE_CALLERS = (
+    str(Path(__file__).parents[1]),
+    *(str(Path(package.__file__).parent) for package in (eqx, jax, jaxtyping)),
+    "<@beartype",
 )
 
 
@@ -198,20 +209,11 @@ def _warn_unused(update, way, why):
     }
     unused = [name for name, is_given in given.items() if is_given and name not in way.reads]
     if unused:
+        frame, level = sys._getframe(), 1
+        while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_THE_CALLERS):
+            frame, level = frame.f_back, level + 1
         warnings.warn(
             f"{', '.join(unused)} has no effect here: {why}; it acts with theta above 0",
             UnusedParameterWarning,
-            stacklevel=_callers_level(),
+            stacklevel=level,
         )
-
-
-def _callers_level():
-    """The stack level, for `warnings.warn` in the calling function, of the line that called svgd."""
-    frame, level = sys._getframe(1), 1
-    ours = ("svgd", "equinox", "jax", "jaxtyping", "beartype")
-    while frame.f_back is not None:
-        name, file = frame.f_globals.get("__name__", ""), frame.f_code.co_filename
-        if name.split(".")[0] not in ours and not file.startswith("<"):
-            break
-        frame, level = frame.f_back, level + 1
-    return level

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from partition_cases import built, forced_cells
 
+import memory
 import svgd
 from kernels import Gaussian
 from svgd._sums.leaves.leaves import LOCATION
@@ -53,8 +54,20 @@ def test_what_does_not_apply_is_not_explained(way, backend, rng, monkeypatch):
 
 
 @pytest.mark.parametrize("theta", [None, 0.0])
-def test_a_parameter_without_effect_warns(theta, rng):
+@pytest.mark.parametrize("how", ["partition", "call"])
+def test_a_parameter_without_effect_warns_at_the_callers_line(theta, how, rng):
     options = {"theta": theta, "leaf_size": 16, "chunk_pairs": 4}
     update = svgd.SteinUpdate(Gaussian(0.5), method="tree", **options)
-    with forced_cells(), pytest.warns(svgd.UnusedParameterWarning, match="leaf_size, chunk_pairs"):
-        update.partition(rng.normal(size=(500, 2)))
+    x = rng.normal(size=(500, 2))
+    message = "leaf_size, chunk_pairs"
+    with forced_cells(), pytest.warns(svgd.UnusedParameterWarning, match=message) as caught:
+        update.partition(x) if how == "partition" else update(x, -x)
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+@pytest.mark.parametrize("location", ["host", "device"])
+def test_only_trees_are_built_on_the_device(location, rng):
+    x = rng.normal(size=(300, 2))
+    with memory.forced("svgd.tree_location", location):
+        assert f"built on the {location} (crossover" in built(x, "theta")[1].explain()
+        assert "built on the host" in built(x, "cells")[1].explain()

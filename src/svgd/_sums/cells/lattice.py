@@ -5,6 +5,8 @@ import dataclasses
 import numpy as np
 from jaxtyping import Float, Int
 
+from svgd._sums.blocks import stable_order
+
 # Linear cell indices below this are sorted packed with the particle's number.
 _PACKED_LIMIT = 2.0**32
 _INDEX_LIMIT = 2.0**62
@@ -82,23 +84,6 @@ def build_lattice(
     ]
     counts = np.diff(np.append(starts, n))
     return Lattice(edge, np.stack(positions, 1), order, starts, counts)
-
-
-def stable_order(key):
-    """The stable sorting permutation of integer keys, as int32, and the sorted keys.
-
-    Keys of 32 bits are sorted packed with the particle's number: NumPy sorts plain 64-bit integers
-    several times faster than it finds a permutation.
-    """
-    if key.dtype == np.uint32:
-        packed = key.astype(np.uint64) << np.uint64(32)
-        packed |= np.arange(key.shape[0], dtype=np.uint64)
-        packed.sort()
-        return packed.astype(np.uint32).astype(np.int32), (packed >> np.uint64(32)).astype(
-            np.uint32
-        )
-    order = np.argsort(key, kind="stable").astype(np.int32)
-    return order, key[order]
 
 
 def _strides(extents):

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from svgd._sums.cells.lattice import stable_order
+from svgd._sums.blocks import stable_order
 
 _KEY_BITS = 32
 
