@@ -34,6 +34,9 @@ class Tree:
             text=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(folders)},
         )
+        if self._process.stdin is None or self._process.stdout is None:
+            raise RuntimeError("a process without pipes")
+        self._questions, self._answers = self._process.stdin, self._process.stdout
         self.cases: list[str] = self._answer()
 
     def begin(self, case: str, smoke: bool) -> None:
@@ -45,15 +48,15 @@ class Tree:
         return self._answer()
 
     def close(self) -> None:
-        self._process.stdin.close()
+        self._questions.close()
         self._process.wait()
 
     def _say(self, message):
-        self._process.stdin.write(json.dumps(message) + "\n")
-        self._process.stdin.flush()
+        self._questions.write(json.dumps(message) + "\n")
+        self._questions.flush()
 
     def _answer(self):
-        line = self._process.stdout.readline()
+        line = self._answers.readline()
         if not line:
             raise RuntimeError("a tree's process ended; its error output is above")
         return json.loads(line)

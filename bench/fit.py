@@ -111,7 +111,7 @@ def _peer_newton(start, sampling, data):
     def scratch(info):
         solve = jax.jit(backend._cg_core, static_argnums=(4,))
         compiled = solve.lower(info.lm, info.lm.gradient, 1.0, 200, True).compile()
-        seen["scratch"] = compiled.memory_analysis().temp_size_in_bytes
+        seen["scratch"] = harness.scratch_bytes(compiled)
 
     run(1, scratch)
     timing = harness.measure(run, repeats=1, jit=False)

@@ -79,8 +79,8 @@ def measure(fn: Callable, *args: Any, repeats: int = 5, jit: bool = True) -> Tim
 
 
 def paired(
-    fns: Mapping[str, Callable], *args: Any, repeats: int = 5, jit: bool = True
-) -> dict[str, Timing]:
+    fns: Mapping[Any, Callable], *args: Any, repeats: int = 5, jit: bool = True
+) -> dict[Any, Timing]:
     """Times alternatives of one job in turns, so that a busy moment of the machine hits them all.
 
     Ratios are to be taken of the minima of one call of this function.
@@ -91,7 +91,7 @@ def paired(
     """
     prepared = {name: _prepare(fn, args, jit) for name, fn in fns.items()}
     firsts = {name: _timed(run, args) for name, (run, _, _) in prepared.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in fns}
+    seconds: dict[Any, list[float]] = {name: [] for name in fns}
     while len(next(iter(seconds.values()))) < _MAX_RUNS:
         for name, (run, _, _) in prepared.items():
             seconds[name].append(_timed(run, args))
@@ -111,9 +111,7 @@ def _prepare(fn, args, jit):
     start = time.perf_counter()
     compiled = (fn if hasattr(fn, "lower") else jax.jit(fn)).lower(*args).compile()
     compiling = time.perf_counter() - start
-    statistics_ = compiled.memory_analysis()
-    scratch = getattr(statistics_, "temp_size_in_bytes", None)
-    return compiled, compiling, scratch
+    return compiled, compiling, scratch_bytes(compiled)
 
 
 def _timed(run, args) -> float:
@@ -187,6 +185,12 @@ def peer_row(peer: str, run: Callable[[], Mapping[str, Any]], **params: Any) -> 
         if "RESOURCE_EXHAUSTED" in text or "Out of memory" in text:
             return row(peer=peer, note="out of memory", **params)
         return row(peer=peer, note=f"failed: {type(error).__name__}: {text}", **params)
+
+
+def scratch_bytes(compiled: Any) -> int:
+    """Peak scratch of a compiled program by XLA's accounting; 0 where a backend has none."""
+    found = compiled.memory_analysis()
+    return 0 if found is None else int(found.temp_size_in_bytes)
 
 
 def relative_error(value: Any, reference: Any) -> float:

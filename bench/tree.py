@@ -80,7 +80,7 @@ def against_exact(smoke: bool):
         error = harness.relative_error(apply(update, x, s, partition)[:TARGETS], reference(x, s, h))
         exact, note = exact_timing(kernel, x, s)
         lowered = jax.jit(lambda x, s, p, u=update: u(x, s, p)).lower(x, s, partition).compile()
-        scratch = lowered.memory_analysis().temp_size_in_bytes
+        scratch = harness.scratch_bytes(lowered)
         resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         params = {"n": n, "d": d, "h": h, "dtype": "float32", "stage": "forward"}
         yield harness.row(

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 
 def checked_integer(name: str, value: Any, least: int | None = None, hint: str = "") -> int:
@@ -22,7 +23,7 @@ def checked_integer(name: str, value: Any, least: int | None = None, hint: str =
     """
     wanted = f"{name} must be an integer" + ("" if least is None else f" of at least {least}")
     hint = f"; {hint}" if hint else ""
-    if isinstance(value, jax.core.Tracer):
+    if isinstance(value, Tracer):
         raise ValueError(
             f"{wanted}, got a traced value: it decides shapes, so it has to be known outside of jit"
             f"{hint}"
@@ -47,7 +48,7 @@ def checked_key(key: Any, name: str = "key") -> jax.Array:
     array = isinstance(key, jax.Array | np.ndarray)
     if array and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         if key.ndim == 0:
-            return key
+            return jnp.asarray(key)
         raise ValueError(f"{name} must be one key, got {key.shape} of them: take one, {name}[0]")
     if array and key.dtype == jnp.uint32 and key.ndim == 1:
         return jnp.asarray(key)

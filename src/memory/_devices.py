@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 
@@ -122,7 +123,7 @@ class Devices:
 
     def place(self, rows: Array, along: int = 0) -> Array:
         """Rows on their devices: split where they divide, else whole on each. Traced ones stay."""
-        if isinstance(rows, jax.core.Tracer):
+        if isinstance(rows, Tracer):
             return rows
         divides = rows.shape[along] % self.count == 0
         return self.put(rows, along if divides else None)

@@ -42,7 +42,7 @@ def file_path(path: FilePath) -> Path:
     return Path(os.fsdecode(path)).expanduser()
 
 
-def replace_file(path: FilePath, write: Callable[[BinaryIO], None]) -> None:
+def replace_file(path: FilePath, write: Callable[[BinaryIO], Any]) -> None:
     """Writes a file beside the old one and puts it in its place when it is complete.
 
     Whoever reads finds the old file or the new one, never a part, whatever fails, and whoever else

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 import jax
+from jax.core import Tracer
 
 from memory._checks import checked_integer
 from memory._crossover import calibration_file as _file
@@ -85,7 +86,7 @@ class Crossover:
         side = _forced.get().get(self.name)
         if side is not None:
             return side
-        if isinstance(size, jax.core.Tracer):
+        if isinstance(size, Tracer):
             raise ValueError(
                 f"crossover {self.name!r} needs a concrete number of {self.unit}, got a traced "
                 "value; count the work from static shapes, or outside jit"
