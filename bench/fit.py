@@ -76,7 +76,7 @@ def _our_scratch(x0, sampling, data) -> int:
             forcing_power=0.5,
         )
 
-    return memory.compiled_memory(step, problem, x0, look).temp_bytes
+    return memory.compiled_memory(step, problem, x0, look).temp_bytes or 0
 
 
 def _peer_newton(start, sampling, data):

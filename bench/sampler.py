@@ -43,10 +43,12 @@ def counted_compilations():
 
 
 def run(method: str, n: int, steps: int, seed: int):
-    tolerance = {"tolerance": TOLERANCE} if method == "tree" else {}
     kernel = kernels.Gaussian(np.float32(BANDWIDTH))
     begin = 1 + np.random.default_rng(seed).normal(size=(n, DIMENSION)).astype(np.float32)
-    sampler = svgd.SVGD(svgd.SteinUpdate(kernel, method=method, **tolerance))
+    update = svgd.SteinUpdate(kernel, method=method)
+    if method == "tree":
+        update = svgd.SteinUpdate(kernel, method=method, tolerance=TOLERANCE)
+    sampler = svgd.SVGD(update)
     return jax.block_until_ready(sampler.run(log_density, begin, steps).particles)
 
 
