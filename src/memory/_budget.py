@@ -51,7 +51,7 @@ def compiled_memory(fn: Callable, *args: Any) -> MemoryReport:
     else in them (functions, flags, strings) is static.
 
     Args:
-        fn: a function, or one already wrapped in `jax.jit`.
+        fn: a function, or one already wrapped in `jax.jit` or `equinox.filter_jit`.
         *args: concrete or abstract arguments.
 
     Returns:
@@ -259,8 +259,9 @@ def _is_dynamic(leaf) -> bool:
 
 
 def _compile(fn, args):
-    if hasattr(fn, "lower"):
+    if isinstance(fn, jax.stages.Wrapped):
         return fn.lower(*args).compile()
+    # equinox.filter_jit takes no abstract arrays: what it wraps is compiled inside of this function.
     dynamic, static = eqx.partition(args, _is_dynamic)
     return jax.jit(lambda d: _arrays_of(fn(*eqx.combine(d, static)))).lower(dynamic).compile()
 

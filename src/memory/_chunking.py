@@ -1,6 +1,7 @@
 """Loops over chunks of rows: one chunk is live at a time, and the answer does not depend on its size."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -66,8 +67,7 @@ def map_sum(
     start = jax.tree.map(lambda s: _zeros(s, dtype=_accumulator(s.dtype)), shapes)
     (_, total), _ = lax.scan(step, (_first_index(count), start), length=whole)
     if whole * size < count:
-        tail = fn(jax.tree.map(lambda leaf: leaf[whole * size :], rows))
-        total = jax.tree.map(_add, total, tail)
+        total = jax.tree.map(_add, total, fn(_from(rows, whole * size)))
     return jax.tree.map(lambda sums, s: sums.astype(s.dtype), total, shapes)
 
 
@@ -116,23 +116,21 @@ def map_concat(
     shapes = jax.eval_shape(lambda r: fn(_slice(r, 0, size)), rows)
     _check_result_rows(shapes, size, axis)
 
-    def place(buffer, part, first):
-        return lax.dynamic_update_slice_in_dim(buffer, part, first, axis=axis)
-
     # The output is the loop's carry and is updated in place. Stacking the chunks and joining the
     # tail to them afterwards would hold the output twice.
     def step(carry, _):
         index, output = carry
         part = fn(_slice(rows, index * size, size))
-        output = jax.tree.map(lambda o, p: place(o, p, index * size), output, part)
+        output = jax.tree.map(lambda o, p: _place(o, p, index * size, axis), output, part)
         return (index + 1, output), None
 
     start = jax.tree.map(lambda s: _zeros(s, _resized(s.shape, count, axis)), shapes)
     (_, output), _ = lax.scan(step, (_first_index(count), start), length=whole)
     if whole * size < count:
-        tail = fn(jax.tree.map(lambda leaf: leaf[whole * size :], rows))
+        tail = fn(_from(rows, whole * size))
         _check_result_rows(tail, count - whole * size, axis)
-        output = jax.tree.map(lambda o, p: place(o, p, whole * size), output, tail)
+        first = _full((), whole * size, _first_index(count).dtype)
+        output = jax.tree.map(lambda o, p: _place(o, p, first, axis), output, tail)
     return output
 
 
@@ -155,13 +153,13 @@ def _add(total, part):
 def _first_index(count: int):
     """0 in a type that holds the place of every row."""
     if count < 2**31:
-        return jnp.int32(0)
+        return _full((), 0, jnp.int32)
     if not jax.config.read("jax_enable_x64"):
         raise ValueError(
             f"rows has {count} rows, which 32-bit places do not reach: set "
             'jax.config.update("jax_enable_x64", True), or call this for parts of the rows'
         )
-    return jnp.int64(0)
+    return _full((), 0, jnp.int64)
 
 
 def _prepare(rows):
@@ -215,6 +213,10 @@ def _slice(rows, first, size: int):
     return jax.tree.map(lambda leaf: lax.dynamic_slice_in_dim(leaf, first, size, axis=0), rows)
 
 
+def _from(rows, first: int):
+    return jax.tree.map(lambda leaf: lax.slice_in_dim(leaf, first, leaf.shape[0]), rows)
+
+
 def _of_length(rows, count: int):
     """Abstract rows, `count` of them."""
     return jax.tree.map(lambda r: jax.ShapeDtypeStruct((count, *r.shape[1:]), r.dtype), rows)
@@ -226,9 +228,21 @@ def _resized(shape, count: int, axis: int):
     return tuple(shape)
 
 
+# Both compiled also where nothing else is: their constants are made on the device, not moved to it, which
+# jax.transfer_guard may refuse.
+@partial(jax.jit, static_argnums=3, inline=True)
+def _place(buffer, part, first, axis: int):
+    return lax.dynamic_update_slice_in_dim(buffer, part, first, axis=axis)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2), inline=True)
+def _full(shape, value: int, dtype):
+    return jnp.full(shape, value, dtype)
+
+
 def _zeros(struct, shape=None, dtype=None):
     shape = struct.shape if shape is None else shape
-    zeros = jnp.zeros(shape, struct.dtype if dtype is None else dtype)
+    zeros = _full(shape, 0, struct.dtype if dtype is None else dtype)
     # Inside shard_map a value has a type that says over which mesh axes it differs; a loop's carry
     # must start with the type that it ends with.
     kind = getattr(struct, "manual_axis_type", None)

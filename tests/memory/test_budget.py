@@ -3,6 +3,7 @@
 import types
 import warnings
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -144,6 +145,14 @@ def test_compiled_memory_reads_arguments_and_output(dtype):
     assert "scratch" in str(report)
     jitted = jax.jit(lambda x: x * 2)
     assert memory.compiled_memory(jitted, np.ones(4, dtype)).output_bytes == 4 * dtype.itemsize
+
+
+@pytest.mark.parametrize("rows", [np.ones((40, 16)), jax.ShapeDtypeStruct((40, 16), "float64")])
+def test_a_filter_jitted_function_is_measured_as_what_it_wraps(rows):
+    jitted = eqx.filter_jit(lambda rows, name: (sorted_pairs(rows), name))
+    report = memory.compiled_memory(jitted, rows, "static")
+    assert report == memory.compiled_memory(sorted_pairs, rows)
+    assert report.temp_bytes >= 40 * 16 * 16 * 8
 
 
 @pytest.mark.parametrize(

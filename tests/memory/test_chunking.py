@@ -292,3 +292,11 @@ def test_places_beyond_32_bits_are_reached_or_refused(loop):
     assert "dynamic_slice" in str(traced) and "i64" in str(traced)
     with jax.enable_x64(False), pytest.raises(ValueError, match="2415919105 rows, which 32-bit"):
         jax.make_jaxpr(lambda r: loop(fn, r, chunk_size=2**28))(rows)
+
+
+@pytest.mark.parametrize("chunk_size", CHUNKS)
+def test_nothing_is_moved_from_the_host(chunk_size):
+    rows = jnp.ones((N, 2))
+    with jax.transfer_guard("disallow"):
+        memory.map_sum(lambda r: jnp.sum(r, axis=0), rows, chunk_size=chunk_size)
+        memory.map_concat(jnp.sin, rows, chunk_size=chunk_size)
