@@ -6,15 +6,19 @@ from t3 import basis as basis
 from t3._cross.cross import cross
 from t3._cross.result import CrossOutcome, CrossRecord, CrossResult
 from t3._fit.checkpoint import CheckpointError
-from t3._fit.continuation import Continuation, enlarge, fit_growing_ranks
+from t3._fit.continuation import Continuation, fit_growing_ranks
+from t3._fit.enlarge import enlarge
 from t3._fit.fit import fit
 from t3._fit.geometry import Corewise, Geometry, Manifold
 from t3._fit.methods import MCSGD, Adam, GradientDescent, Look, Method, NewtonCG, Step
-from t3._fit.options import HeldOut, Objective, Watch
+from t3._fit.objective import Objective
+from t3._fit.options import Watch
 from t3._fit.outcome import StopReason
 from t3._fit.problem import LeastSquares, least_squares
 from t3._fit.record import Record
 from t3._fit.result import FitError, FitResult, FitState, UselessFitWarning
+from t3._fit.start import FromData
+from t3._fit.validation import HeldOut, SplitOff, Validation
 from t3._sampling.chunk_size import estimate_chunk_size, max_chunk_size_within
 from t3._sampling.forward import apply_derivatives, entries_derivatives, probe_derivatives
 from t3._sampling.kinds import Apply, Entries, Probe
@@ -48,6 +52,7 @@ __all__ = [
     "FitResult",
     "FitState",
     "FrameRanks",
+    "FromData",
     "Geometry",
     "GradientDescent",
     "HeldOut",
@@ -60,6 +65,7 @@ __all__ = [
     "Probe",
     "Record",
     "ShardedProbesWarning",
+    "SplitOff",
     "Step",
     "StopReason",
     "T3Frame",
@@ -68,6 +74,7 @@ __all__ = [
     "T3Variations",
     "TuckerTensorTrain",
     "UselessFitWarning",
+    "Validation",
     "Watch",
     "apply_derivatives",
     "apply_derivatives_transpose",

@@ -1,7 +1,6 @@
 """The loop of a fit: compiled steps, and on the host what is seen, kept and decided between them."""
 
 import math
-import warnings
 from typing import Any, NamedTuple
 
 import jax
@@ -9,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from t3._fit.checkpoint import Checkpoint
 from t3._fit.fingerprint import different
 from t3._fit.methods import Look, Method
 from t3._fit.methods.method import objective as _objective
@@ -17,7 +15,7 @@ from t3._fit.options import Watch
 from t3._fit.outcome import StopReason
 from t3._fit.problem import LeastSquares
 from t3._fit.record import Record
-from t3._fit.result import FitError, FitResult, FitState, UselessFitWarning
+from t3._fit.result import FitError, FitResult, FitState
 from t3._fit.split import to_this_process
 from t3._fit.units import Units
 from t3._tensor.format import TuckerTensorTrain
@@ -57,7 +55,7 @@ class Run:
         held_out: LeastSquares | None,
         patience: int | None,
         watch: Watch,
-        checkpoint: Checkpoint | None,
+        checkpoint: Any,
         fingerprint: dict[str, str],
     ):
         self.problem, self.method, self.units = problem, method, units
@@ -68,8 +66,8 @@ class Run:
         self.eps = float(jnp.finfo(problem.dtype).eps)
 
     def start(self, x: TuckerTensorTrain) -> Progress:
-        """Where nothing has happened yet."""
-        x = self.everywhere(self.method.geometry.start(self.units.tensor_in(x)))
+        """Where nothing has happened yet; `x` is as the geometry keeps it."""
+        x = self.everywhere(self.units.tensor_in(x))
         return Progress(x, x, self.everywhere(self.method.init(self.problem, x)))
 
     def restored(self, earlier: FitResult) -> Progress:
@@ -127,17 +125,7 @@ class Run:
                     break
         except KeyboardInterrupt:
             reason = StopReason.INTERRUPTED
-        result = self.result(at, reason)
-        if result.useless:
-            warnings.warn(
-                f"the fit explains its data no better than zero does ({reason}): "
-                f"{result.history[result.best]}. {reason.advice}",
-                UselessFitWarning,
-                stacklevel=3,
-            )
-        if self.checkpoint is not None:
-            self.checkpoint.finish(result)
-        return result
+        return self.result(at, reason)
 
     def advance(self, at: Progress) -> tuple[Progress, StopReason | None]:
         """A look at the current point, its record, and a step from there."""

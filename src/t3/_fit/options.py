@@ -7,92 +7,15 @@ from dataclasses import fields
 from typing import Any, NamedTuple
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from t3._fit.checkpoint import Checkpoint
-from t3._fit.checks import checked_number
 from t3._fit.methods import METHODS, Method
-from t3._fit.problem import LeastSquares, checked_ridge, least_squares
+from t3._fit.objective import Objective
 from t3._fit.split import Split
-from t3._fit.units import Units, in_units
-from t3._sampling.kinds import Sampling
+from t3._fit.start import FromData
+from t3._fit.validation import Validation, as_validation
 from t3._tensor.format import TuckerTensorTrain
-
-
-class Objective(eqx.Module):
-    """What is minimised: ``1/2 |w (samples(x) - data)|^2 + regularizer/2 |x|^2``.
-
-    Attributes:
-        weight: factors w of the residual: a number, ``(K + 1,)`` by order, for probes ``(d, K + 1)``
-            by mode and order, or ``(d,)`` by mode where there are no orders.
-        regularizer: Tikhonov factor, not negative.
-        chunk_size: probes worked on at a time; None for all, ``"auto"`` from the sizes. The result
-            depends on it by rounding only.
-    """
-
-    weight: Any = None
-    regularizer: Any = None
-    chunk_size: Any = eqx.field(default="auto", static=True)
-
-    def problem(
-        self,
-        x: TuckerTensorTrain,
-        sampling: Sampling,
-        data: Any,
-        split: Split | None,
-        batch_size: int | None = None,
-    ) -> tuple[LeastSquares, Units]:
-        """The least squares of tensors like `x`, in units of the data."""
-        weight, unit = in_units(self.weight)
-        ridge = self.regularizer
-        if ridge is not None:
-            ridge = checked_ridge(ridge) / unit**2
-        options = {"chunk_size": self.chunk_size, "batch_size": batch_size, "split": split}
-        problem = least_squares(x, sampling, data, weight=weight, ridge=ridge, **options)
-        units = Units.of(problem, unit)
-        return units.problem_in(problem), units
-
-
-class HeldOut(eqx.Module):
-    """Samples and data that are not fitted; a fit records its relative error there.
-
-    Attributes:
-        sampling, data: as for `t3.fit`.
-        patience: stop when that error has not fallen for so many records; the result is then the
-            point of its least.
-    """
-
-    sampling: Any
-    data: Any
-    patience: int | None = eqx.field(default=None, static=True)
-
-    def __check_init__(self):
-        if self.patience is not None:
-            checked_number("patience", self.patience, 1)
-
-    def problem(
-        self, x: TuckerTensorTrain, objective: Objective, split: Split | None, units: Units
-    ) -> LeastSquares:
-        """Their least squares, in the units of the fit.
-
-        Raises:
-            ValueError: data that are not finite.
-        """
-        unweighted = least_squares(
-            x,
-            self.sampling,
-            self.data,
-            weight=in_units(objective.weight)[0],
-            chunk_size=objective.chunk_size,
-            split=split,
-        )
-        if not bool(_all_finite(unweighted)):
-            raise ValueError(
-                "validation must hold finite data, got NaN or infinity: leave those samples out."
-            )
-        return units.problem_in(unweighted)
 
 
 class Watch(eqx.Module):
@@ -111,23 +34,29 @@ class Watch(eqx.Module):
     progress: bool = False
     checkpoint: str | os.PathLike | None = None
 
+    def file(self) -> Checkpoint | None:
+        """The checkpoint, where there is one."""
+        return None if self.checkpoint is None else Checkpoint(self.checkpoint)
+
 
 class Told(NamedTuple):
     """All that a fit was told, each group checked."""
 
+    start: TuckerTensorTrain | FromData
     method: Method
     objective: Objective
-    validation: HeldOut | None
+    validation: Validation | None
     watch: Watch
     split: Split | None
 
 
 # Options of the groups, by which the short form finds them.
-_GROUPS: dict[str, type] = {"objective": Objective, "validation": HeldOut, "watch": Watch}
+_GROUPS: dict[str, type] = {"objective": Objective, "watch": Watch}
 _MEANS_SOMETHING_AS_NONE = ("chunk_size",)
 
 
 def told(
+    x0: Any,
     method: Any,
     objective: Objective | None,
     validation: Any,
@@ -152,8 +81,29 @@ def told(
     split = _devices(devices, **take(("mesh", "axis")))
     objective = _group("objective", objective, take(_names(Objective)))
     watch = _group("watch", watch, take(_names(Watch)))
-    validation = _held_out(validation, **take(("patience",)))
-    return Told(_method(method, options), objective, validation, watch, split)
+    validation = as_validation(validation, **take(("patience",)))
+    start = _start(x0, take(("ranks", "shape")), options, method)
+    return Told(start, _method(method, options), objective, validation, watch, split)
+
+
+def _start(x0: Any, given: dict[str, Any], options: dict[str, Any], method: Any) -> Any:
+    if isinstance(x0, TuckerTensorTrain | FromData):
+        if given:
+            raise ValueError(
+                f"{next(iter(given))}= is of a start from the data; x0 was given: use x0=None."
+            )
+        return x0
+    if x0 is not None and "ranks" not in given:
+        given["ranks"] = x0
+    elif x0 is not None:
+        raise ValueError("x0 and ranks= both say where to start: give one of them.")
+    if (
+        "key" in options
+        and isinstance(method, str)
+        and "key" not in _names(METHODS.get(method, Method))
+    ):
+        given["key"] = options.pop("key")
+    return FromData(**given)
 
 
 def _method(method: Any, options: dict[str, Any]) -> Method:
@@ -191,21 +141,6 @@ def _group(name: str, group: Any, options: dict[str, Any]) -> Any:
     return group
 
 
-def _held_out(validation: Any, patience: Any = None) -> HeldOut | None:
-    if validation is None:
-        if patience is not None:
-            raise ValueError("patience= waits for a validation error to fall: give validation=.")
-        return None
-    if isinstance(validation, HeldOut):
-        return _group("validation", validation, {} if patience is None else {"patience": patience})
-    if not isinstance(validation, tuple | list) or len(validation) != 2:
-        raise ValueError(
-            "validation must be a t3.HeldOut or a pair (sampling, data), got "
-            f"{type(validation).__name__}."
-        )
-    return HeldOut(*validation, patience=patience)
-
-
 def _devices(devices: Any, mesh: Mesh | None = None, axis: str | None = None) -> Split | None:
     if devices is not None:
         if mesh is not None or axis is not None:
@@ -215,7 +150,7 @@ def _devices(devices: Any, mesh: Mesh | None = None, axis: str | None = None) ->
 
 
 def _check_names(options: dict[str, Any]) -> None:
-    known = {"mesh", "axis", "patience", *_names(Objective), *_names(Watch)}
+    known = {"mesh", "axis", "patience", "ranks", "shape", *_names(Objective), *_names(Watch)}
     known.update(name for cls in METHODS.values() for name in _names(cls))
     for name in options:
         if name not in known:
@@ -228,14 +163,3 @@ def _check_names(options: dict[str, Any]) -> None:
 
 def _names(cls: type) -> tuple[str, ...]:
     return tuple(field.name for field in fields(cls))
-
-
-@jax.jit
-def _all_finite(problem: LeastSquares) -> jax.Array:
-    finite = [jnp.all(jnp.isfinite(a)) for a in jax.tree.leaves(problem.measured.data)]
-    return jnp.all(jnp.stack(finite))
-
-
-def checkpoint_of(watch: Watch) -> Checkpoint | None:
-    """The file of a watch, where it has one."""
-    return None if watch.checkpoint is None else Checkpoint(watch.checkpoint)

@@ -71,4 +71,16 @@ class StopReason(enum.StrEnum):
         False,
         "Look for NaN in data and start; shorten the steps of a first-order method.",
     )
+    TOLERANCE = (
+        "validation error is below the tolerance",
+        True,
+        "Nothing to do; a smaller tolerance= goes on.",
+    )
+    STAGE_LIMIT = "stage limit reached", False, "Go on with resume= and a larger max_stages."
+    RANK_LIMIT = "largest ranks reached", True, "Allow more by max_ranks=, where it was given."
+    DATA = (
+        "too few data for larger ranks",
+        False,
+        "Measure more: result.missing says how many more the next ranks would need.",
+    )
     NOT_FINISHED = "not finished", False, "A checkpoint of a fit that was going on: resume it."

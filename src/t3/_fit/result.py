@@ -1,6 +1,5 @@
 """What a fit returns, on disk and in memory."""
 
-import json
 import math
 import os
 from typing import Any, NamedTuple
@@ -8,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from t3._fit.files import read, write
 from t3._fit.outcome import StopReason
 from t3._fit.record import Record
 from t3._tensor.format import TuckerTensorTrain
@@ -102,6 +102,19 @@ class FitResult(NamedTuple):
 
         A file that is there already is replaced at once, when the new one is complete.
         """
+        write(path, "t3.FitResult", *self.parts())
+
+    @staticmethod
+    def load(path: str | os.PathLike) -> "FitResult":
+        """Read what `save` wrote.
+
+        Raises:
+            ValueError: a file that holds none, or not all of one.
+        """
+        return FitResult.of_parts(*read(path, "t3.FitResult"))
+
+    def parts(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What can be written as text, and the arrays by name."""
         arrays = {}
         for name, x in (("x", self.x), ("current", self.current)):
             ragged = x.unpack()
@@ -119,25 +132,20 @@ class FitResult(NamedTuple):
             "modes": self.x.ndim,
             "fingerprint": self.state.fingerprint,
         }
-        part = f"{os.fspath(path)}.part"
-        with open(part, "wb") as file:
-            np.savez(file, about=np.asarray(json.dumps(about)), **arrays)
-        os.replace(part, path)
+        return about, arrays
 
     @staticmethod
-    def load(path: str | os.PathLike) -> "FitResult":
-        """Read what `save` wrote."""
-        with np.load(path, allow_pickle=False) as file:
-            about = json.loads(str(file["about"]))
-            points = []
-            for name in ("x", "current"):
-                x = TuckerTensorTrain(
-                    tuple(file[f"{name}_tucker_{i}"] for i in range(about["modes"])),
-                    tuple(file[f"{name}_train_{i}"] for i in range(about["modes"])),
-                )
-                points.append(x.pack() if about["packed"] else x)
-            count = sum(name.startswith("memory_") for name in file.files)
-            memory = [file[f"memory_{i}"] for i in range(count)]
+    def of_parts(about: dict[str, Any], arrays: dict[str, Any]) -> "FitResult":
+        """What `parts` took apart."""
+        points = []
+        for name in ("x", "current"):
+            x = TuckerTensorTrain(
+                tuple(arrays[f"{name}_tucker_{i}"] for i in range(about["modes"])),
+                tuple(arrays[f"{name}_train_{i}"] for i in range(about["modes"])),
+            )
+            points.append(x.pack() if about["packed"] else x)
+        count = sum(name.startswith("memory_") for name in arrays)
+        memory = [arrays[f"memory_{i}"] for i in range(count)]
         history = tuple(Record(*record) for record in about["history"])
         x, current = points
         state = FitState(current, memory, about["step"], about["best"], about["fingerprint"])

@@ -120,11 +120,11 @@ def warn_of_sharded_probes(
             "the probes are split over devices, but chunks of them are cut across the split: every "
             f"device gathers all probes. Call {remedy}, which keeps each device on its share.",
             ShardedProbesWarning,
-            stacklevel=_callers_level(),
+            stacklevel=callers_level(),
         )
 
 
-def _callers_level() -> int:
+def callers_level() -> int:
     """Where the caller of this package is on the stack, for a warning by the caller of this function.
 
     Methods come here through more frames than functions do, of Equinox too.

@@ -47,7 +47,7 @@ def test_groups_and_short_form_say_the_same(case):
         ({"method": t3.NewtonCG(), "max_steps": 3}, ValueError, r"NewtonCG\(max_steps=\.\.\.\)"),
         ({"objective": t3.Objective(), "weight": 2.0}, ValueError, r"t3.Objective\(weight="),
         ({"watch": t3.Watch(), "progress": True}, ValueError, r"t3.Watch\(progress="),
-        ({"validation": 3.0}, ValueError, "pair .sampling, data."),
+        ({"validation": 3.0}, ValueError, "fraction must lie between 0 and 1"),
         ({"method": 3}, ValueError, "t3.Method or one of"),
         ({"weight": 0.0}, ValueError, "weight must leave something"),
         ({"weight": [1.0, 2.0]}, ValueError, "weight has shape"),
