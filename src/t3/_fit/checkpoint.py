@@ -2,10 +2,11 @@
 
 import os
 import warnings
-from pathlib import Path
 from typing import Any
 
 import jax
+
+import memory
 
 
 class CheckpointError(OSError):
@@ -33,10 +34,10 @@ class Checkpoint:
     """
 
     def __init__(self, path: str | os.PathLike):
-        self.path = Path(path)
-        self.failed: OSError | None = None
         if not os.fspath(path):
             raise ValueError('checkpoint must name a file, got "".')
+        self.path = memory.file_path(path)
+        self.failed: OSError | None = None
         if self.path.is_dir() or not self.path.absolute().parent.is_dir():
             what = "is a folder" if self.path.is_dir() else "is in a folder that does not exist"
             raise ValueError(f"checkpoint must name a file that can be written, {path!s} {what}.")

@@ -6,7 +6,8 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
+
+import memory
 
 
 def checked_number(name: str, value: Any, least: int | float) -> Any:
@@ -26,20 +27,9 @@ def checked_number(name: str, value: Any, least: int | float) -> Any:
     return number
 
 
-def checked_key(key: Any) -> Any:
-    """A key of random numbers; ``jax.random.key(0)`` for None.
-
-    Raises:
-        ValueError: anything but one key.
-    """
-    if key is None:
-        return jax.random.key(0)
-    if isinstance(key, jax.Array):
-        if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.ndim == 0:
-            return key
-        if key.dtype == jnp.uint32 and key.ndim == 1:
-            return key
-    raise ValueError(f"key must be one key, such as jax.random.key(0), got {key!r}.")
+def checked_key(key: Any) -> jax.Array:
+    """A key of random numbers; ``jax.random.key(0)`` for None."""
+    return jax.random.key(0) if key is None else memory.checked_key(key)
 
 
 def number(name: str, default: Any, least: int | float) -> Any:

@@ -1,14 +1,12 @@
 """Fits with ranks that grow where the residual asks for it, for as long as held-out data say so."""
 
 import math
-import os
 from typing import Any, NamedTuple
 
 from jaxtyping import Array
 
 from t3._fit.checks import checked_key, checked_number
 from t3._fit.directions import Ranks, grown
-from t3._fit.files import read, write
 from t3._fit.fit import run, warn_useless
 from t3._fit.options import Told, told
 from t3._fit.outcome import StopReason
@@ -60,7 +58,7 @@ class Continuation(NamedTuple):
         """Whether the tolerance was reached, or no rank could grow, and `x` is better than zero."""
         return self.reason.converged and not self.useless
 
-    def save(self, path: str | os.PathLike) -> None:
+    def save(self, path: Any) -> None:
         """Write to an ``.npz`` file, which `load` reads for ``resume=``."""
         parts = [stage.parts() for stage in self.stages]
         arrays = {f"{i}_{name}": a for i, (_, own) in enumerate(parts) for name, a in own.items()}
@@ -69,16 +67,16 @@ class Continuation(NamedTuple):
             "reason": self.reason,
             "missing": self.missing,
         }
-        write(path, "t3.Continuation", about, arrays)
+        memory.save_arrays(path, "growth of a fit", arrays, about)
 
     @staticmethod
-    def load(path: str | os.PathLike) -> "Continuation":
+    def load(path: Any) -> "Continuation":
         """Read what `save` wrote.
 
         Raises:
-            ValueError: a file that holds none, or not all of one.
+            memory.FileError: a file that holds none, or not all of one.
         """
-        about, arrays = read(path, "t3.Continuation")
+        arrays, about = memory.load_arrays(path, "growth of a fit")
         stages = []
         for i, part in enumerate(about["stages"]):
             own = {

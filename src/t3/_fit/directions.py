@@ -253,7 +253,7 @@ def _gradient(problem, x, bases, left, right) -> list[np.ndarray]:
         problem.measured.probes.count,
         problem.measured.orders,
         free=problem.measured.free,
-        n_shards=1 if problem.split is None else problem.split.devices,
+        n_shards=1 if problem.split is None else problem.split.count,
     )
     plain = LeastSquares(problem.measured, problem.square_weight, None, size, problem.split)
     gradient = frame.unpack_variations(

@@ -13,21 +13,29 @@ import jax.numpy as jnp
 import numpy as np
 
 from t3._fit.problem import LeastSquares
+from t3._fit.units import Units
 from t3._tensor.packing import is_packed
+from t3._tensor.ranks import T3Ranks
 
 _SEEDS = (0x243F6A88, 0x85A308D3)  # of the two sums
 
 
 def fingerprint(
-    problem: LeastSquares, sampling: Any, method: Any, held_out: LeastSquares | None, extra: Any
+    problem: LeastSquares,
+    sampling: Any,
+    method: Any,
+    held_out: LeastSquares | None,
+    units: Units,
+    sizes: T3Ranks,
 ) -> dict[str, str]:
     """One text for each part; equal texts, equal parts (but for one chance in 2^64)."""
     parts = {
         "method": f"{type(method).__name__} on {type(method.geometry).__name__}",
         "dtype": np.dtype(problem.dtype).name,
         "sampling": f"{type(sampling).__name__} of order {sampling.order}, {_where(problem)}",
-        "data": _text(problem.measured.data),
-        "objective": _small((problem.square_weight, problem.ridge, extra)),
+        "data": f"{_text(problem.measured.data)} times {units.data}",
+        "objective": _small((problem.square_weight, problem.ridge, units.weight)),
+        "ranks": f"{tuple(sizes.tucker)} {tuple(sizes.tt)}",
         "validation": "none",
     }
     if held_out is not None:

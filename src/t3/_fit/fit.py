@@ -50,12 +50,12 @@ def fit(
         validation: a pair ``(sampling, data)`` or `t3.HeldOut`, whose relative error is recorded; a
             fraction, or `t3.SplitOff`, holds a part of the samples out.
         watch: `t3.Watch`: callback, progress, checkpoint.
-        devices: a mesh of devices, of this process or of many, to share the probes out over. Each
-            works through its own share in chunks; every gradient, product and objective ends in one
-            all-reduce. Samples and data may be whole in every process, or already split along the
-            first probe axis (only then does no device of the others see them). Minibatches are
-            drawn by every device from its own share, so their steps differ from those on one device
-            by the draw.
+        devices: `memory.Devices`, or a mesh of one axis: devices, of this process or of many, to share
+            the probes out over. Each works through its own share in chunks; every gradient, product
+            and objective ends in one all-reduce. Samples and data may be whole in every process, or
+            already split along the first probe axis (only then does no device of the others see
+            them). Minibatches are drawn by every device from its own share, so their steps differ
+            from those on one device by the draw.
         resume: an earlier result of the same call, to go on from as if it had not stopped. One of
             other data, samples or another method is refused.
         **options: the short form of all these: options of `t3.Objective`, `t3.Watch`, of a validation
@@ -119,9 +119,9 @@ def run(
     if isinstance(held_out, HeldOut):
         patience = held_out.patience
         held_out = held_out.problem(x, given.objective, split, units)
-    about = fingerprint(problem, sampling, method, held_out, (units, *x.sizes))
+    about = fingerprint(problem, sampling, method, held_out, units, x.sizes)
     loop = Run(problem, method, units, held_out, patience, given.watch, checkpoint, about)
-    return loop.go(loop.start(x) if resume is None else loop.restored(resume))
+    return loop.go(loop.start(start) if resume is None else loop.restored(resume))
 
 
 def warn_useless(what: str, reason: StopReason) -> None:

@@ -66,8 +66,8 @@ class Run:
         self.eps = float(jnp.finfo(problem.dtype).eps)
 
     def start(self, x: TuckerTensorTrain) -> Progress:
-        """Where nothing has happened yet; `x` is as the geometry keeps it."""
-        x = self.everywhere(self.units.tensor_in(x))
+        """Where nothing has happened yet."""
+        x = self.everywhere(self.method.geometry.start(self.units.tensor_in(x)))
         return Progress(x, x, self.everywhere(self.method.init(self.problem, x)))
 
     def restored(self, earlier: FitResult) -> Progress:
@@ -98,7 +98,7 @@ class Run:
     def everywhere(self, tree: Any) -> Any:
         """Whole on every device of the mesh, where there is one."""
         split = self.problem.split
-        return tree if split is None else split.replicate(tree)
+        return tree if split is None else split.devices.replicate(tree)
 
     def here(self, tree: Any) -> Any:
         """Arrays that other processes have no part in."""

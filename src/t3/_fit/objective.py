@@ -3,6 +3,9 @@
 from typing import Any
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
 
 from t3._fit.problem import LeastSquares, checked_ridge, least_squares
 from t3._fit.split import Split
@@ -39,7 +42,20 @@ class Objective(eqx.Module):
         ridge = self.regularizer
         if ridge is not None:
             ridge = checked_ridge(ridge) / unit**2
-        options = {"chunk_size": self.chunk_size, "batch_size": batch_size, "split": split}
+        options = {"chunk_size": self.chunk_size, "batch_size": batch_size, "mesh": split}
         problem = least_squares(x, sampling, data, weight=weight, ridge=ridge, **options)
         units = Units.of(problem, unit)
+        if units.data == 1 and _vanished(problem, data):
+            raise ValueError(
+                f"data of this size are zero in {np.dtype(problem.dtype).name}, which samples are "
+                "compared in: multiply them by a factor, or start from a float64 tensor."
+            )
         return units.problem_in(problem), units
+
+
+def _vanished(problem: LeastSquares, data: Any) -> bool:
+    """Whether data that were not zero became so."""
+    leaves = jax.tree.leaves(data)
+    known = all(getattr(leaf, "is_fully_addressable", True) for leaf in leaves)
+    kept = any(bool(jnp.any(a != 0)) for a in jax.tree.leaves(problem.measured.data))
+    return known and not kept and any(np.any(np.asarray(leaf) != 0) for leaf in leaves)

@@ -7,7 +7,6 @@ from dataclasses import fields
 from typing import Any, NamedTuple
 
 import equinox as eqx
-from jax.sharding import Mesh
 
 from t3._fit.checkpoint import Checkpoint
 from t3._fit.methods import METHODS, Method
@@ -141,12 +140,12 @@ def _group(name: str, group: Any, options: dict[str, Any]) -> Any:
     return group
 
 
-def _devices(devices: Any, mesh: Mesh | None = None, axis: str | None = None) -> Split | None:
+def _devices(devices: Any, mesh: Any = None, axis: str | None = None) -> Split | None:
     if devices is not None:
         if mesh is not None or axis is not None:
             raise ValueError("mesh= and axis= are the short form of devices=: give one of them.")
         mesh = devices
-    return Split.checked(mesh, axis)
+    return Split.of(mesh, axis)
 
 
 def _check_names(options: dict[str, Any]) -> None:

@@ -12,7 +12,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
 from t3._fit.geometry import Geometry, as_geometry
@@ -197,9 +196,8 @@ def least_squares(
     ridge: float | Array | None = None,
     chunk_size: ChunkSize = "auto",
     batch_size: int | None = None,
-    mesh: Mesh | None = None,
+    mesh: Any = None,
     axis: str | None = None,
-    split: Split | None = None,
 ) -> LeastSquares:
     """The problem of fitting tensors of the sizes and storage of `x`.
 
@@ -213,13 +211,12 @@ def least_squares(
         chunk_size: probes worked on at a time; `"auto"` from the sizes.
         batch_size: probes of a minibatch, for `"auto"`.
         mesh, axis: devices to share the probes out over, as in `t3.fit`.
-        split: the same as one.
 
     Raises:
         ValueError: shapes that do not fit, a negative ridge, an axis that the mesh does not have.
     """
     dtype = common_dtype(x)
-    split = Split.checked(mesh, axis) if split is None else split
+    split = Split.of(mesh, axis)
     # Whole samples that are to be shared out wait in the machine's memory, not on one device.
     with contextlib.nullcontext() if split is None else on_host():
         measured = measurements(x.shape, sampling, data, dtype, packed=x.is_packed)
@@ -245,7 +242,7 @@ def least_squares(
         ridge = jnp.asarray(ridge, dtype)
     count = min(batch_size or measured.probes.count, measured.probes.count)
     if split is not None:
-        measured, count = split.place(measured), -(-count // split.devices)
+        measured, count = split.place(measured), -(-count // split.count)
     size = resolve_chunk_size(chunk_size, x, count, orders, free=measured.free)
     return LeastSquares(measured, square, ridge, size, split)
 

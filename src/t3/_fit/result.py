@@ -1,13 +1,12 @@
 """What a fit returns, on disk and in memory."""
 
 import math
-import os
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from t3._fit.files import read, write
+import memory
 from t3._fit.outcome import StopReason
 from t3._fit.record import Record
 from t3._tensor.format import TuckerTensorTrain
@@ -97,21 +96,23 @@ class FitResult(NamedTuple):
         """``|w (samples(x) - data)| / |w data|`` at `x`; NaN before the first look."""
         return self.history[self.best].misfit if self.history else math.nan
 
-    def save(self, path: str | os.PathLike) -> None:
+    def save(self, path: Any) -> None:
         """Write to an ``.npz`` file. `load` and ``t3.fit(..., resume=result)`` go on from it.
 
         A file that is there already is replaced at once, when the new one is complete.
         """
-        write(path, "t3.FitResult", *self.parts())
+        about, arrays = self.parts()
+        memory.save_arrays(path, "fit result", arrays, about)
 
     @staticmethod
-    def load(path: str | os.PathLike) -> "FitResult":
+    def load(path: Any) -> "FitResult":
         """Read what `save` wrote.
 
         Raises:
-            ValueError: a file that holds none, or not all of one.
+            memory.FileError: a file that holds none, or not all of one.
         """
-        return FitResult.of_parts(*read(path, "t3.FitResult"))
+        arrays, about = memory.load_arrays(path, "fit result")
+        return FitResult.of_parts(about, arrays)
 
     def parts(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """What can be written as text, and the arrays by name."""
@@ -145,10 +146,10 @@ class FitResult(NamedTuple):
             )
             points.append(x.pack() if about["packed"] else x)
         count = sum(name.startswith("memory_") for name in arrays)
-        memory = [arrays[f"memory_{i}"] for i in range(count)]
+        kept = [arrays[f"memory_{i}"] for i in range(count)]
         history = tuple(Record(*record) for record in about["history"])
         x, current = points
-        state = FitState(current, memory, about["step"], about["best"], about["fingerprint"])
+        state = FitState(current, kept, about["step"], about["best"], about["fingerprint"])
         return FitResult(x, history, StopReason(about["reason"]), state)
 
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import PartitionSpec
 from jaxtyping import Array
 
 import memory
@@ -16,34 +16,33 @@ from t3._sampling.kinds import Measurements
 
 
 class Split(NamedTuple):
-    """A mesh and the axis of it that shares out the probes; hashable, so static under jit.
+    """Devices that share out the probes; hashable, so static under jit.
 
     Every device works through its own probes; what all of them need, the tensor and its frame, each
     holds whole.
     """
 
-    mesh: Mesh
-    axis: str
+    devices: memory.Devices
 
     @staticmethod
-    def checked(mesh: Mesh | None, axis: str | None) -> "Split | None":
-        """None without a mesh.
+    def of(mesh: Any, axis: str | None) -> "Split | None":
+        """None without a mesh; what is one already stays it.
 
         Raises:
-            ValueError, TypeError: an axis without a mesh; else as `memory.mesh_axis`.
+            ValueError, TypeError: an axis without a mesh; else as `memory.Devices.of`.
         """
-        if mesh is None:
-            if axis is not None:
-                raise ValueError(f"axis={axis!r} names an axis of mesh=, which is missing.")
-            return None
-        axis = memory.mesh_axis(mesh, axis)
+        if isinstance(mesh, Split):
+            return mesh
+        if mesh is None and axis is not None:
+            raise ValueError(f"axis={axis!r} names an axis of mesh=, which is missing.")
+        devices = memory.Devices.of(mesh, axis)
         # Explicit axes would ask every operation on the tensor where its result should be.
-        return Split(Mesh(mesh.devices, mesh.axis_names), axis)
+        return None if devices is None else Split(devices.automatic)
 
     @property
-    def devices(self) -> int:
+    def count(self) -> int:
         """Shares."""
-        return self.mesh.shape[self.axis]
+        return self.devices.count
 
     def place(self, measured: Measurements) -> Measurements:
         """Each device's share of the samples on that device.
@@ -51,39 +50,36 @@ class Split(NamedTuple):
         A number of probes that does not divide is filled up with zeros of weight zero.
         """
         count = measured.probes.count
-        missing = -count % self.devices
+        missing = -count % self.count
 
         def put(a, axis):
             if missing:
                 widths = [(0, 0)] * a.ndim
                 widths[axis] = (0, missing)
                 a = np.pad(np.asarray(a), widths)
-            return self._put(a, self._spec(a.ndim, axis))
+            return self.devices.put(a, a.ndim + axis)
 
         if missing:
             dtype = jax.tree.leaves(measured.data)[0].dtype
             measured = measured.masked(jnp.ones((1, count), dtype))
         return measured.along_probes(put, count + missing)
 
-    def replicate(self, tree: Any) -> Any:
-        """Every array whole on every device."""
-        return jax.tree.map(lambda a: self._put(a, PartitionSpec()), tree)
-
     def draw(self, key: Array, count: int, size: int) -> Array:
         """A minibatch: positions ``(devices, size / devices)``, of each device in its own share."""
-        keys = jax.random.split(key, self.devices)
-        share, part = count // self.devices, -(-size // self.devices)
+        keys = jax.random.split(key, self.count)
+        share, part = count // self.count, -(-size // self.count)
         draw = lambda k: jax.random.choice(k, share, (min(part, share),), replace=False)  # noqa: E731
-        return self._put(jax.vmap(draw)(keys), PartitionSpec(self.axis))
+        return self.devices.put(jax.vmap(draw)(keys), 0)
 
     def batch(self, measured: Measurements, index: Array) -> Measurements:
         """The measurements at positions that `draw` gave; nothing leaves its device."""
 
         def take(a, axis):
-            spec = self._spec(a.ndim, axis)
+            spec = self.devices.spec(a.ndim + axis)
             local = lambda a, index: jnp.take(a, index[0], axis=axis)  # noqa: E731
-            specs = (spec, PartitionSpec(self.axis))
-            return jax.shard_map(local, mesh=self.mesh, in_specs=specs, out_specs=spec)(a, index)
+            specs = (spec, self.devices.spec())
+            run = jax.shard_map(local, mesh=self.devices.mesh, in_specs=specs, out_specs=spec)
+            return run(a, index)
 
         return measured.along_probes(take, index.size)
 
@@ -104,10 +100,10 @@ class Split(NamedTuple):
                 the results of all devices, in one reduction.
             packed: whether kept results of the modes are stacked.
         """
-        share = measured.probes.count // self.devices
+        share = measured.probes.count // self.count
         leaves, structure = jax.tree.flatten(measured)
         specs = jax.tree.leaves(
-            measured.along_probes(lambda a, axis: self._spec(a.ndim, axis), share)
+            measured.along_probes(lambda a, axis: self.devices.spec(a.ndim + axis), share)
         )
 
         def local(*leaves):
@@ -117,25 +113,13 @@ class Split(NamedTuple):
                 return result
             # One vector, so that there is one reduction and not one for each core.
             flat, restore = ravel_pytree(result)
-            return restore(jax.lax.psum(flat, self.axis))
+            return restore(jax.lax.psum(flat, self.devices.axis))
 
         out = PartitionSpec()
         if keep_axis is not None:
-            out = PartitionSpec(*[None] * (2 if packed and keep_axis == -2 else 1), self.axis)
-        run = jax.shard_map(local, mesh=self.mesh, in_specs=tuple(specs), out_specs=out)
+            out = self.devices.spec(2 if packed and keep_axis == -2 else 1)
+        run = jax.shard_map(local, mesh=self.devices.mesh, in_specs=tuple(specs), out_specs=out)
         return run(*leaves)
-
-    def _spec(self, ndim: int, axis: int) -> PartitionSpec:
-        return PartitionSpec(*[None] * (ndim + axis), self.axis)
-
-    def _put(self, a: Any, spec: PartitionSpec) -> Array:
-        sharding = NamedSharding(self.mesh, spec)
-        local = not isinstance(a, jax.Array) or a.is_fully_addressable
-        if sharding.is_fully_addressable or not local:
-            return jax.device_put(a, sharding)
-        # The mesh has devices of other processes: each cuts its own devices' part out of its copy.
-        host = np.asarray(a)
-        return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
 
 
 def on_host() -> contextlib.AbstractContextManager:

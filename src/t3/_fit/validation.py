@@ -63,7 +63,7 @@ class HeldOut(Validation):
             self.data,
             weight=in_units(objective.weight)[0],
             chunk_size=objective.chunk_size,
-            split=split,
+            mesh=split,
         )
         if not bool(_all_finite(unweighted)):
             raise ValueError(

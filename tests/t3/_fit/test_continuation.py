@@ -1,5 +1,6 @@
 """Growing ranks: enlarging a tensor, and stopping where held-out data say so."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -86,3 +87,57 @@ def test_inputs_are_checked(options, words, key):
         t3.fit_growing_ranks(x, *sample, **{"validation": sample, **options})
     with pytest.raises(ValueError, match="enlarge needs"):
         t3.enlarge(x, ((2, 2), (1, 2, 2, 1)), key)
+
+
+@pytest.fixture(scope="module")
+def growth():
+    """A call whose growth takes three stages, and its outcome."""
+    shape = (5, 6, 4)
+    truth = t3.TuckerTensorTrain.random(jax.random.key(0), shape, (3, 3, 3), (1, 3, 3, 1))
+    train, held = split_entries(shape, 100)
+    call = (t3.Entries(train), truth.entries(train))
+    options = {"validation": (t3.Entries(held), truth.entries(held)), "max_steps": 4}
+    return call, options, t3.fit_growing_ranks(*call, **options, max_stages=3)
+
+
+def test_a_callback_ends_the_growth(growth):
+    call, options, _ = growth
+    seen = []
+
+    def stop(record, x):
+        seen.append(x.tucker_ranks)
+        return len(seen) == 3
+
+    found = t3.fit_growing_ranks(*call, **options, callback=stop)
+    assert found.reason == "stopped by the callback"
+    assert len(seen) == 3 and len(found.stages) == 1
+
+
+def test_an_interrupt_ends_the_growth(growth):
+    call, options, _ = growth
+
+    def interrupt(record, x):
+        if record.step == 1:
+            raise KeyboardInterrupt
+
+    found = t3.fit_growing_ranks(*call, **options, callback=interrupt)
+    assert found.reason is t3.StopReason.INTERRUPTED and len(found.stages) == 1
+    assert found.errors[0] < np.inf and np.isfinite(found.x.to_dense()).all()
+
+
+def test_growth_goes_on_from_its_checkpoint(growth, tmp_path):
+    call, options, whole = growth
+    file = tmp_path / "growth.npz"
+
+    def stop(record, x):
+        return record.step == 2 and max(x.tucker_ranks) > 1
+
+    part = t3.fit_growing_ranks(*call, **options, callback=stop, checkpoint=file)
+    assert part.reason == "stopped by the callback" and len(part.stages) == 2
+    back = t3.Continuation.load(file)
+    assert (back.reason, back.errors) == (part.reason, part.errors)
+    rest = t3.fit_growing_ranks(*call, **options, max_stages=3, resume=back)
+    assert rest.errors == pytest.approx(whole.errors, rel=1e-6)
+    np.testing.assert_allclose(rest.x.to_dense(), whole.x.to_dense(), atol=1e-9)
+    with pytest.raises(ValueError, match="differs in its data"):
+        t3.fit_growing_ranks(call[0], 2 * call[1], **options, resume=back)
