@@ -67,7 +67,7 @@ def arrays(path, prefix=""):
 
 def about(path):
     with np.load(path, allow_pickle=False) as file:
-        return json.loads(str(file["about"]))
+        return json.loads(str(file["header"]))["about"]
 
 
 def history(path):

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from jaxtyping import Array
 
+import memory
 from t3._fit.checks import checked_key, checked_number
 from t3._fit.directions import Ranks, grown
 from t3._fit.fit import run, warn_useless

@@ -131,5 +131,5 @@ def test_an_optimizer_that_searches_lines_is_refused(entries):
 
 @pytest.mark.parametrize("key", [0, np.int64(3), jax.random.split(jax.random.key(0))])
 def test_keys_are_checked(key):
-    with pytest.raises(ValueError, match=r"jax.random.key\(0\)"):
+    with pytest.raises(ValueError, match="key must be one key"):
         t3.MCSGD(key=key)
