@@ -273,15 +273,20 @@ class Growing:
         x = units.tensor_in(x)
         kept = x.ranks_within(min(_CUT * _error(result), 1.0))
         kept = minimal_ranks(x.shape, *kept)
-        x = x if kept == (x.tucker_ranks, x.tt_ranks) else x.round(ranks=kept)
+        x = x if kept == _ranks(x) else x.round(ranks=kept)
         y = grown(problem, x, growth=self.growth, share=_SHARE, max_ranks=self.max_ranks)
-        tried = [(stage.x.tucker_ranks, stage.x.tt_ranks) for stage in self.stages]
-        if (y.tucker_ranks, y.tt_ranks) in tried:
+        if _ranks(y) == kept:
             return None, StopReason.RANK_LIMIT, 0
+        if any(_ranks(y) == _ranks(stage.x) for stage in self.stages):
+            return None, StopReason.VALIDATION, 0
         missing = math.ceil(_ENOUGH * parameters(y)) - values(problem)
         if missing > 0:
             return None, StopReason.DATA, missing
         return units.tensor_out(y), None, 0
+
+
+def _ranks(x: TuckerTensorTrain) -> Ranks:
+    return x.tucker_ranks, x.tt_ranks
 
 
 _UNFINISHED = (StopReason.NOT_FINISHED, StopReason.INTERRUPTED, StopReason.CALLBACK)

@@ -97,8 +97,8 @@ def directions(problem: LeastSquares, x: TuckerTensorTrain, most: int, seed: int
 
     sketches = []
     for k in range(d - 1):
-        a, n, _ = left[k].shape
-        count = min(most + _SKETCH, a * n)
+        a, n, taken = left[k].shape
+        count = min(most + _SKETCH, a * n - taken)
         columns = outside_left(k, rng.standard_normal((a * n, count)))
         sketches.append(np.linalg.qr(columns)[0].reshape(a, n, count))
     wide_left, before = [], 0
@@ -115,8 +115,10 @@ def directions(problem: LeastSquares, x: TuckerTensorTrain, most: int, seed: int
     for k in range(d - 1):
         core = train[k + 1]
         sketch = core[left[k].shape[2] :].reshape(-1, core.shape[1] * core.shape[2])
-        _, _, v = np.linalg.svd(outside_right(k + 1, sketch), full_matrices=False)
-        rows.append(v[:most].reshape(-1, *core.shape[1:]))
+        _, s, v = np.linalg.svd(outside_right(k + 1, sketch), full_matrices=False)
+        # What is zero to rounding points anywhere, into the ranks there are too.
+        count = min(most, int(np.sum(s > 1e-10 * np.max(s, initial=0.0))))
+        rows.append(v[:count].reshape(-1, *core.shape[1:]))
     wide_right, after = [], 0
     for k in reversed(range(d)):
         fresh = rows[k - 1] if k else np.zeros((0, *right[k].shape[1:]))
