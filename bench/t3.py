@@ -10,7 +10,6 @@ import numpy as np
 import memory
 import t3
 from bench import harness
-from t3._sampling.forward_chunks import tensor_probe_chunk
 
 # d modes of size N, all Tucker and inner train ranks r, order K, W probes
 SIZES = [(5, 50, 20, 3, 2048), (6, 64, 32, 3, 2048), (6, 128, 64, 2, 1024)]
@@ -187,10 +186,7 @@ def gradient(smoke: bool):
             return sum(jnp.sum(jnp.square(a - b)) for a, b in zip(jets, data[0], strict=True))
 
         def plain(x, order=order, data=(target, points, directions)):
-            ends = (x.left_end, x.right_end)
-            jets, _ = tensor_probe_chunk(
-                x.tucker_cores, x.tt_cores, ends, order + 1, data[1], data[2]
-            )
+            jets = t3.Probe(None).sample_chunk(x.train, order + 1, data[1], data[2])
             return sum(jnp.sum(jnp.square(a - b)) for a, b in zip(jets, data[0], strict=True))
 
         auto = functools.partial(loss, chunk="auto")

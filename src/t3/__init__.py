@@ -19,19 +19,26 @@ from t3._fit.record import Record
 from t3._fit.result import FitError, FitResult, FitState, UselessFitWarning
 from t3._fit.start import FromData
 from t3._fit.validation import HeldOut, SplitOff, Validation
+from t3._sampling.apply import Apply
 from t3._sampling.chunk_size import estimate_chunk_size, max_chunk_size_within
-from t3._sampling.forward import apply_derivatives, entries_derivatives, probe_derivatives
-from t3._sampling.kinds import Apply, Entries, Probe
-from t3._sampling.probes import probe_shards
-from t3._sampling.sharding import ShardedProbesWarning, sharded_probe_derivatives_transpose
-from t3._sampling.transpose import (
+from t3._sampling.entries import Entries
+from t3._sampling.functions import (
+    apply_derivatives,
     apply_derivatives_transpose,
     apply_transpose,
+    entries_derivatives,
     entries_derivatives_transpose,
     entries_transpose,
+    probe_derivatives,
     probe_derivatives_transpose,
     probe_transpose,
+    sharded_probe_derivatives_transpose,
 )
+from t3._sampling.probe import Probe
+from t3._sampling.probes import AmbiguousIndexWarning, probe_shards
+from t3._sampling.sample import sample, sample_transpose
+from t3._sampling.sampling import Sampling
+from t3._sampling.sharding import ShardedProbesWarning
 from t3._tangent.frame import T3Frame, T3Variations
 from t3._tangent.tangent import T3Tangent
 from t3._tensor.format import TuckerTensorTrain
@@ -40,6 +47,7 @@ from t3._tensor.ranks import FrameRanks, T3Ranks
 __all__ = [
     "MCSGD",
     "Adam",
+    "AmbiguousIndexWarning",
     "Apply",
     "CheckpointError",
     "Continuation",
@@ -64,6 +72,7 @@ __all__ = [
     "Objective",
     "Probe",
     "Record",
+    "Sampling",
     "ShardedProbesWarning",
     "SplitOff",
     "Step",
@@ -95,5 +104,7 @@ __all__ = [
     "probe_derivatives_transpose",
     "probe_shards",
     "probe_transpose",
+    "sample",
+    "sample_transpose",
     "sharded_probe_derivatives_transpose",
 ]

@@ -14,7 +14,7 @@ from t3._fit.outcome import StopReason
 from t3._fit.result import FitResult
 from t3._fit.start import FromData
 from t3._fit.validation import HeldOut, SplitOff
-from t3._sampling.kinds import Sampling
+from t3._sampling.sampling import Sampling
 from t3._tensor.format import TuckerTensorTrain
 from t3._tensor.ranks import minimal_ranks
 from t3._tensor.rounding import rank_pair
@@ -303,7 +303,7 @@ def parameters(x: TuckerTensorTrain) -> int:
 def values(problem: Any) -> int:
     """Numbers in the data of a problem that are no padding."""
     measured, shape = problem.measured, problem.measured.probes.shape
-    each = sum(shape) if measured.free else 1
+    each = measured.form.numbers(shape)
     return measured.probes.count * measured.orders * each
 
 

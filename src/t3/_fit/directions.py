@@ -254,7 +254,7 @@ def _gradient(problem, x, bases, left, right) -> list[np.ndarray]:
         frame,
         problem.measured.probes.count,
         problem.measured.orders,
-        free=problem.measured.free,
+        form=problem.measured.form,
         n_shards=1 if problem.split is None else problem.split.count,
     )
     plain = LeastSquares(problem.measured, problem.square_weight, None, size, problem.split)

@@ -12,8 +12,8 @@ from t3._fit.outcome import StopReason
 from t3._fit.result import FitResult, UselessFitWarning
 from t3._fit.start import FromData
 from t3._fit.validation import HeldOut
-from t3._sampling.kinds import Sampling
-from t3._sampling.sharding import callers_level
+from t3._sampling.sampling import Sampling
+from t3._sampling.stack import callers_level
 from t3._tensor.format import TuckerTensorTrain
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from t3._fit.problem import LeastSquares, checked_ridge, least_squares
 from t3._fit.split import Split
 from t3._fit.units import Units, in_units
-from t3._sampling.kinds import Sampling
+from t3._sampling.sampling import Sampling
 from t3._tensor.format import TuckerTensorTrain
 
 

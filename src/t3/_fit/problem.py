@@ -16,12 +16,11 @@ from jaxtyping import Array, Float
 
 from t3._fit.geometry import Geometry, as_geometry
 from t3._fit.split import Split, on_host
-from t3._sampling import forward_chunks as forward
-from t3._sampling import transpose_chunks as backward
 from t3._sampling.chunk_size import ChunkSize, resolve_chunk_size
-from t3._sampling.kinds import Measurements, Sampling, measurements
-from t3._sampling.probes import common_dtype, map_probes
-from t3._sampling.transpose import hole_trains
+from t3._sampling.loop import map_probes
+from t3._sampling.measurements import Measurements, measurements, times_mask
+from t3._sampling.probes import common_dtype
+from t3._sampling.sampling import Sampling
 from t3._tangent.frame import T3Frame, T3Variations
 from t3._tensor.format import TuckerTensorTrain
 from t3._tensor.packing import is_packed
@@ -75,7 +74,7 @@ class LeastSquares(eqx.Module):
         return self._over_chunks(
             lambda points, directions, data, _: _minus(self._samples(x, points, directions), data),
             x.is_packed,
-            keep_axis=-2 if self.measured.free else -1,
+            keep_axis=self.measured.form.axis,
         )
 
     def objective(self, x: TuckerTensorTrain) -> Float[Array, ""]:
@@ -99,7 +98,7 @@ class LeastSquares(eqx.Module):
     ) -> tuple[Float[Array, ""], T3Variations]:
         """Objective and gradient at `x`, whose frame in the geometry is given."""
         geometry = as_geometry(geometry)
-        trains = hole_trains(frame)
+        trains = frame.holes
 
         def chunk(points, directions, data, mask):
             r = _minus(self._samples(x, points, directions), data)
@@ -124,12 +123,13 @@ class LeastSquares(eqx.Module):
         self, geometry: Geometry | str, frame: T3Frame, v: T3Variations
     ) -> T3Variations:
         """``(J^T w^2 J + ridge) v``, projected. `v` must be gauged on the manifold."""
-        trains = hole_trains(frame)
+        trains = frame.holes
         count = self.measured.orders
-        run = forward.tangent_probe_chunk if self.measured.free else forward.tangent_apply_chunk
+        form, varied = self.measured.form, (v.tucker, v.tt)
 
         def chunk(points, directions, _, mask):
-            jets = self._weighted(run(frame, v, count, points, directions), mask)
+            jets = form.tangent_chunk(trains, varied, count, points, directions)
+            jets = self._weighted(jets, mask)
             return self._back(trains, points, directions, jets)
 
         out = T3Variations(*self._over_chunks(chunk, frame.is_packed, data=False))
@@ -153,11 +153,14 @@ class LeastSquares(eqx.Module):
         """``fn(points, directions, data, mask)`` over chunks, of each device's own probes."""
 
         def share(measured):
+            points, directions, values, mask = measured.families
             return map_probes(
                 fn,
-                measured.probes,
-                measured.data if data else None,
-                measured.mask,
+                measured.probes.shape,
+                points,
+                directions,
+                values if data else values._replace(family=None),
+                mask,
                 packed=packed,
                 chunk_size=self.chunk_size,
                 keep_axis=keep_axis,
@@ -168,23 +171,15 @@ class LeastSquares(eqx.Module):
         return self.split.run(share, self.measured, keep_axis=keep_axis, packed=packed)
 
     def _samples(self, x, points, directions):
-        parts = x.tucker_cores, x.tt_cores, (x.left_end, x.right_end), self.measured.orders
-        if self.measured.free:
-            return forward.tensor_probe_chunk(*parts, points, directions)[0]
-        return forward.tensor_apply_chunk(*parts, points, directions)
+        measured = self.measured
+        return measured.form.sample_chunk(x.train, measured.orders, points, directions)
 
     def _back(self, trains, points, directions, jets):
-        run = (
-            backward.probe_transpose_chunk if self.measured.free else backward.apply_transpose_chunk
-        )
-        return run(trains, self.measured.orders, points, directions, jets, keep=False)
+        inputs = trains, self.measured.orders, points, directions, jets
+        return self.measured.form.transpose_chunk(*inputs, keep=False)
 
     def _weighted(self, r, mask):
-        if mask is not None:
-            trailing = (-1, 1) if self.measured.free else (-1,)
-            factor = lambda a: mask.reshape(*[1] * (a.ndim - len(trailing)), *trailing)  # noqa: E731
-            r = jax.tree.map(lambda a: a * factor(a), r)
-        return _scaled(r, self.square_weight)
+        return _scaled(times_mask(r, mask, self.measured.form), self.square_weight)
 
 
 def least_squares(
@@ -225,8 +220,8 @@ def least_squares(
     if weight is not None:
         weight = _checked_weight(weight, dtype)
         by_order = (sampling.order or 0) + 1
-        given = (d, by_order) if measured.free else (by_order,)
-        if measured.free and sampling.order is None and weight.shape == (d,):
+        given = (d, by_order) if measured.form.by_mode else (by_order,)
+        if measured.form.by_mode and sampling.order is None and weight.shape == (d,):
             weight = weight[:, None]
         if weight.ndim > len(given) or weight.shape != given[len(given) - weight.ndim :]:
             raise ValueError(
@@ -243,7 +238,7 @@ def least_squares(
     count = min(batch_size or measured.probes.count, measured.probes.count)
     if split is not None:
         measured, count = split.place(measured), -(-count // split.count)
-    size = resolve_chunk_size(chunk_size, x, count, orders, free=measured.free)
+    size = resolve_chunk_size(chunk_size, x, count, orders, form=measured.form)
     return LeastSquares(measured, square, ridge, size, split)
 
 
@@ -274,7 +269,7 @@ def _scaled(r: Any, factors: Array | None) -> Any:
     if factors is None:
         return r
     if factors.ndim == 1:
-        return r * factors[:, None]
+        return r * factors.reshape(-1, *[1] * (r.ndim - 1))
     if is_packed(r):
         return r * factors[:, :, None, None]
     return tuple(a * factors[i][:, None, None] for i, a in enumerate(r))

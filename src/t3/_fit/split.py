@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array
 
 import memory
-from t3._sampling.kinds import Measurements
+from t3._sampling.measurements import Measurements
 
 
 class Split(NamedTuple):

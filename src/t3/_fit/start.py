@@ -22,8 +22,9 @@ from t3._fit.methods.method import objective as _objective
 from t3._fit.objective import Objective
 from t3._fit.problem import LeastSquares
 from t3._fit.split import Split
-from t3._sampling.kinds import Entries, Sampling
+from t3._sampling.entries import Entries
 from t3._sampling.probes import common_dtype
+from t3._sampling.sampling import Sampling
 from t3._tensor.format import TuckerTensorTrain
 from t3._tensor.ranks import minimal_ranks
 from t3._tensor.rounding import rank_pair

@@ -15,7 +15,9 @@ from t3._fit.objective import Objective
 from t3._fit.problem import LeastSquares, least_squares
 from t3._fit.split import Split
 from t3._fit.units import Units, in_units
-from t3._sampling.kinds import Entries, Probe, Sampling
+from t3._sampling.entries import Entries
+from t3._sampling.probe import Probe
+from t3._sampling.sampling import Sampling
 from t3._tensor.format import TuckerTensorTrain
 
 

@@ -17,8 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import memory
-from t3._sampling import transpose_chunks as chunks
-from t3._tensor.ranks import FrameRanks, T3Ranks
+from t3._sampling.probe import Probe
+from t3._sampling.sampling import Sampling
+from t3._tensor.network import HoleTrains, Network
+from t3._tensor.ranks import FrameRanks
 
 ChunkSize = int | np.integer | None | Literal["auto"]
 
@@ -26,6 +28,8 @@ ChunkSize = int | np.integer | None | Literal["auto"]
 # the cache: for them, scratch may be this many times what is resident.
 FULL_RATE = 64
 SLACK = 4
+
+_PROBE = Probe(None)
 
 
 def estimate_chunk_size(
@@ -65,12 +69,12 @@ def estimate_chunk_size(
     Raises:
         ValueError: sizes of the wrong number, a negative order, n_shards below 1.
     """
-    sizes, order, dtype = _checked(mode_shapes, tucker_ranks, tt_ranks, order, dtype)
+    sizes, count, dtype = _checked(mode_shapes, tucker_ranks, tt_ranks, order, dtype)
     stacks = n_tangent * int(np.prod(stack_shape, dtype=int))
     local = -(-n_probes // n_shards) if n_shards > 0 else n_probes
-    resident = _resident_bytes(sizes, order + 1, local, stacks, dtype)
+    resident = _resident_bytes(_PROBE, sizes, count, local, stacks, dtype)
     return memory.balanced_chunk_size(
-        stacks * _probe_bytes(sizes, order, dtype), resident, n_probes, n_shards
+        stacks * _probe_bytes(_PROBE, sizes, count, dtype), resident, n_probes, n_shards
     )
 
 
@@ -97,9 +101,9 @@ def max_chunk_size_within(
     Raises:
         ValueError: also when not even one probe fits.
     """
-    sizes, order, dtype = _checked(mode_shapes, tucker_ranks, tt_ranks, order, dtype)
+    sizes, count, dtype = _checked(mode_shapes, tucker_ranks, tt_ranks, order, dtype)
     stacks = n_tangent * int(np.prod(stack_shape, dtype=int))
-    per_probe = stacks * _probe_bytes(sizes, order, dtype)
+    per_probe = stacks * _probe_bytes(_PROBE, sizes, count, dtype)
     size = memory.chunk_size_within(per_probe, target_bytes, n_probes, n_shards)
     if size == max(1, -(-n_probes // n_shards)):
         return size
@@ -109,11 +113,11 @@ def max_chunk_size_within(
 
 def resolve_chunk_size(
     chunk_size: ChunkSize,
-    network: Any,
+    network: Network,
     n_probes: int,
     count: int,
     *,
-    free: bool,
+    form: Sampling,
     n_shards: int = 1,
 ) -> int | None:
     """The chunk to run with: `chunk_size` itself, or what ``"auto"`` means for these shapes.
@@ -123,21 +127,21 @@ def resolve_chunk_size(
         network: a frame or a Tucker tensor train.
         n_probes: W over all devices.
         count: orders computed.
-        free: probe, or apply and entries.
+        form: the sampling.
         n_shards: devices that W is split over.
     """
     if not isinstance(chunk_size, str):
-        return chunk_size
+        # A NumPy integer would be traced. What is no integer is refused where the loop is.
+        return int(chunk_size) if isinstance(chunk_size, np.integer) else chunk_size
     if chunk_size != "auto":
         raise ValueError(f'chunk_size must be an int, None or "auto", got {chunk_size!r}.')
     local = -(-n_probes // n_shards)
-    sizes, dtype = frame_sizes(network), np.dtype(network.dtype)
-    in_cache = cache_chunk_size(sizes, local, count, dtype, free=free)
+    sizes, dtype = network.hole_sizes, np.dtype(network.dtype)
+    in_cache = cache_chunk_size(sizes, local, dtype, form.slots(count))
     if in_cache >= local:
         return None
-    order = count - 1
-    resident = _resident_bytes(sizes, count, local, 1, dtype, free=free)
-    per_probe = _probe_bytes(sizes, order, dtype, free, network.is_packed)
+    resident = _resident_bytes(form, sizes, count, local, 1, dtype)
+    per_probe = _probe_bytes(form, sizes, count, dtype, network.is_packed)
     balanced = memory.balanced_chunk_size(per_probe, resident, local)
     size = max(min(in_cache, balanced), min(FULL_RATE, SLACK * balanced))
     if size >= local:
@@ -148,11 +152,8 @@ def resolve_chunk_size(
     return next(divisors, size)
 
 
-def cache_chunk_size(
-    sizes: FrameRanks, n_probes: int, count: int, dtype: np.dtype, *, free: bool = True
-) -> int:
+def cache_chunk_size(sizes: FrameRanks, n_probes: int, dtype: np.dtype, slots: int) -> int:
     """Probes whose matrices (slots times bond times bond) fill the cache."""
-    slots = min(count, 2) + (count if free else 0)
     per_probe = slots * max(*sizes.left, *sizes.right) ** 2 * dtype.itemsize
     if CACHE.choose(n_probes * per_probe) == "whole":
         return n_probes
@@ -172,31 +173,23 @@ def _checked(mode_shapes, tucker_ranks, tt_ranks, order, dtype):
     dtype = jax.dtypes.canonicalize_dtype(np.float32 if dtype is None else dtype)
     shape, n, r = tuple(mode_shapes), tuple(tucker_ranks), tuple(tt_ranks)
     # Orders above d - 1 are zero and are not computed.
-    return FrameRanks(shape, n, n, r, r), min(order, d - 1), np.dtype(dtype)
-
-
-def frame_sizes(network: Any) -> FrameRanks:
-    """True sizes of a frame, or of a tensor whose cores stand on every side of its holes."""
-    s = network.sizes
-    if isinstance(s, T3Ranks):
-        return FrameRanks(s.shape, s.tucker, s.tucker, s.tt, s.tt)
-    return s
+    return FrameRanks(shape, n, n, r, r), min(order, d - 1) + 1, np.dtype(dtype)
 
 
 def _resident_bytes(
-    sizes: FrameRanks, count: int, n_probes: int, stacks: int, dtype: np.dtype, *, free: bool = True
+    form: Sampling, sizes: FrameRanks, count: int, n_probes: int, stacks: int, dtype: np.dtype
 ) -> float:
     """Bytes of residuals, points, directions and the summed gradient."""
-    numbers = sum(sizes.shape)
-    residual = stacks * count * (numbers if free else 1)
+    residual = stacks * count * form.numbers(sizes.shape)
     tucker = sum(n * size for n, size in zip(sizes.down, sizes.shape, strict=True))
     train = sum(a * n * b for a, n, b in zip(sizes.left, sizes.up, sizes.right[1:], strict=False))
-    return dtype.itemsize * (n_probes * (residual + 2 * numbers) + stacks * (tucker + train))
+    inputs = 2 * sum(sizes.shape)
+    return dtype.itemsize * (n_probes * (residual + inputs) + stacks * (tucker + train))
 
 
 @functools.lru_cache(maxsize=256)
 def _probe_bytes(
-    sizes: FrameRanks, order: int, dtype: np.dtype, free: bool = True, packed: bool = False
+    form: Sampling, sizes: FrameRanks, count: int, dtype: np.dtype, packed: bool = False
 ) -> float:
     """Scratch of a chunk for each further probe, read from XLA."""
     shape, up, down, left, right = sizes
@@ -210,7 +203,7 @@ def _probe_bytes(
         return tuple(array(*core) for core in zip(*axes, strict=True))
 
     left_in, left_out, right_in, right_out = left[:-1], left[1:], right[:-1], right[1:]
-    trains = chunks.HoleTrains(
+    holes = HoleTrains(
         family(up, shape),
         family(left_in, down, right_out),
         family(left_in, up, left_out),
@@ -219,22 +212,26 @@ def _probe_bytes(
         array(right[-1]),
     )
     widths = [max(shape)] * modes if packed else shape
-    points = [array(1, n) for n in widths]
-    residual = [[array(1, n)] * (order + 1) for n in widths] if free else [array(1)] * (order + 1)
-    fn = functools.partial(_chunk_of_rows, order=order, free=free, packed=packed)
-    rows = (points, points if order else None, residual)
-    return memory.row_bytes(fn, rows, trains, key=("t3 transpose", order, free, packed))
+    vectors = [array(1, n) for n in widths]
+    points = [jax.ShapeDtypeStruct((1,), jnp.int32)] * modes if form.indexed else vectors
+    values = widths if form.by_mode else [form.value_shape(shape)]
+    residual = [[array(1, *np.atleast_1d(v).tolist())] * count for v in values]
+    fn = functools.partial(_chunk_of_rows, form=form, count=count, packed=packed)
+    rows = (points, vectors if count > 1 else None, residual)
+    return memory.row_bytes(fn, rows, holes, key=("t3 transpose", form, count, packed))
 
 
-def _chunk_of_rows(rows, trains, *, order: int, free: bool, packed: bool):
+def _chunk_of_rows(rows, holes, *, form: Sampling, count: int, packed: bool):
     points, directions, residual = rows
-    residual = [jnp.stack(jets) for jets in residual] if free else jnp.stack(residual)
+    residual = [jnp.stack(values) for values in residual]
     if packed:
         points = jnp.stack(points)
         directions = None if directions is None else jnp.stack(directions)
-        residual = jnp.stack(residual) if free else residual
-    chunk = chunks.probe_transpose_chunk if free else chunks.apply_transpose_chunk
-    return chunk(trains, order + 1, points, directions, residual, keep=False)
+    if not form.by_mode:
+        residual = residual[0]
+    elif packed:
+        residual = jnp.stack(residual)
+    return form.transpose_chunk(holes, count, points, directions, residual, keep=False)
 
 
 def _cache_workload(size: int):
@@ -243,7 +240,7 @@ def _cache_workload(size: int):
     probes = max(4, size // ((order + 3) * r * r * 4))
     rng = np.random.default_rng(0)
     draw = lambda *shape: jnp.asarray(rng.standard_normal(shape), jnp.float32)  # noqa: E731
-    trains = chunks.HoleTrains(
+    holes = HoleTrains(
         tuple(draw(r, n) for _ in range(d)),
         *(tuple(draw(r, r, r) / r for _ in range(d)) for _ in range(3)),
         draw(r),
@@ -258,7 +255,7 @@ def _cache_workload(size: int):
             first, count = rows[0], rows.shape[0]
             cut = lambda a: jax.lax.dynamic_slice_in_dim(a, first, count, a.ndim - 2)  # noqa: E731
             inputs = jax.tree.map(cut, (points, directions, residual))
-            return chunks.probe_transpose_chunk(trains, order + 1, *inputs, keep=False)
+            return _PROBE.transpose_chunk(holes, order + 1, *inputs, keep=False)
 
         return memory.map_sum(chunk, jnp.arange(probes), chunk_size=chunk_size)
 

@@ -13,9 +13,22 @@ import numpy as np
 from jaxtyping import Array, Float
 
 
+def parameter_unit(count: int) -> float:
+    """Unit of the parameter s in which coefficients and derivatives of all orders are of one size.
+
+    ``K!`` leaves float32 at K = 35, and coefficients fall as fast. In a unit near the K-th root of
+    K!, a power of two, both stay within range of each other. Up to order 16 the unit is 1.
+    """
+    order = count - 1
+    return 1.0 if order <= 16 else 2.0 ** round(math.lgamma(order + 1) / order / math.log(2))
+
+
 def factorials(count: int, dtype) -> np.ndarray:
-    """``0!, 1!, ..``, `count` of them, in a floating point dtype: 13! does not fit 32 bits."""
-    return np.array([float(math.factorial(t)) for t in range(count)], dtype)
+    """What makes derivatives of Taylor coefficients: ``t!``, in units of the parameter."""
+    unit = parameter_unit(count)
+    logs = [math.lgamma(t + 1) - t * math.log(unit) for t in range(count)]
+    exact = [float(math.factorial(t)) for t in range(count)] if unit == 1 else map(math.exp, logs)
+    return np.array(list(exact), dtype)
 
 
 def raised(jet: Float[Array, "w t r"]) -> Float[Array, "w t r"]:

@@ -1,97 +1,92 @@
-"""Sampling as methods: thin forms of the functions in `_sampling` and `_transpose`."""
+"""Sampling as methods of tensors and of tangents: `t3.sample` and `t3.sample_transpose`."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import equinox as eqx
 import jax
 
-from t3._sampling import forward as _sampling
-from t3._sampling import transpose as _transpose
-from t3._sampling.chunk_size import ChunkSize
-
-if TYPE_CHECKING:
-    from t3._sampling.probes import Modes
-    from t3._tangent.frame import T3Frame, T3Variations
-    from t3._tangent.tangent import T3Tangent
+from t3._sampling import functions
+from t3._sampling.apply import Apply
+from t3._sampling.entries import Entries
+from t3._sampling.probe import Probe
+from t3._sampling.probes import Modes, checked_order
+from t3._sampling.sample import sample, sample_transpose
+from t3._sampling.sampling import Sampling
+from t3._tensor.network import Network, T3Variations
 
 
 class Sampled(eqx.Module):
-    """What tensors and tangents share: samples of them, with derivatives along a line."""
+    """What tensors and tangents share: samples of them. Options are those of `t3.sample`."""
 
-    def probe(self, ww: "Modes", *, chunk_size: ChunkSize = "auto") -> "Modes":
+    def sample(self, sampling: Sampling, **options: Any) -> Any:
+        """See `t3.sample`."""
+        return sample(self, sampling, **options)
+
+    def probe(self, ww: Modes, **options: Any) -> Modes:
         """All modes but one contracted with vectors: d arrays ``(*W, N_i)``."""
-        jets = self.probe_derivatives(ww, None, 0, chunk_size=chunk_size)
-        return jets[:, 0] if hasattr(jets, "shape") else tuple(jet[0] for jet in jets)
+        return sample(self, Probe(ww), **options)
 
-    def apply(self, ww: "Modes", *, chunk_size: ChunkSize = "auto") -> jax.Array:
+    def apply(self, ww: Modes, **options: Any) -> jax.Array:
         """All modes contracted with vectors: ``(*W,)``."""
-        return self.apply_derivatives(ww, None, 0, chunk_size=chunk_size)[0]
+        return sample(self, Apply(ww), **options)
 
-    def entries(self, index: Any, *, chunk_size: ChunkSize = "auto") -> jax.Array:
+    def entries(self, index: Any, **options: Any) -> jax.Array:
         """Entries at ``(d, *W)`` integers: ``(*W,)``."""
-        return self.entries_derivatives(index, None, 0, chunk_size=chunk_size)[0]
+        return sample(self, Entries(index), **options)
 
-    def probe_derivatives(
-        self, ww: "Modes", pp: "Modes | None", order: int, *, chunk_size: ChunkSize = "auto"
-    ) -> "Modes":
-        """See `t3.probe_derivatives`: d arrays ``(K + 1, *W, N_i)``."""
-        return _sampling.probe_derivatives(self, ww, pp, order, chunk_size=chunk_size)
+    def probe_derivatives(self, ww: Modes, pp: Modes | None, order: int, **options: Any) -> Modes:
+        """Derivatives of `probe` along `pp`: d arrays ``(K + 1, *W, N_i)``."""
+        return functions.probe_derivatives(self, ww, pp, order, **options)
 
     def apply_derivatives(
-        self, ww: "Modes", pp: "Modes | None", order: int, *, chunk_size: ChunkSize = "auto"
+        self, ww: Modes, pp: Modes | None, order: int, **options: Any
     ) -> jax.Array:
-        """See `t3.apply_derivatives`: ``(K + 1, *W)``."""
-        return _sampling.apply_derivatives(self, ww, pp, order, chunk_size=chunk_size)
+        """Derivatives of `apply` along `pp`: ``(K + 1, *W)``."""
+        return functions.apply_derivatives(self, ww, pp, order, **options)
 
     def entries_derivatives(
-        self, index: Any, pp: "Modes | None", order: int, *, chunk_size: ChunkSize = "auto"
+        self, index: Any, pp: Modes | None, order: int, **options: Any
     ) -> jax.Array:
-        """See `t3.entries_derivatives`: ``(K + 1, *W)``."""
-        return _sampling.entries_derivatives(self, index, pp, order, chunk_size=chunk_size)
+        """Derivatives of `entries` along `pp`: ``(K + 1, *W)``."""
+        return functions.entries_derivatives(self, index, pp, order, **options)
 
 
 class SampledTensor(Sampled):
     """Samples of a tensor, and their transposes onto its own cores.
 
     The transposes return gradients in the cores, Tucker and train, as `t3.T3Variations`; options
-    are `sum_over_probes` and `chunk_size` as in `t3.probe_derivatives_transpose`.
+    are those of `t3.sample_transpose`.
     """
 
-    def probe_corewise_transpose(
-        self, residual: "Modes", ww: "Modes", **options: Any
-    ) -> "T3Variations":
+    def probe_corewise_transpose(self, residual: Modes, ww: Modes, **options: Any) -> T3Variations:
         """Gradient in the cores of ``<residual, self.probe(ww)>``."""
-        return _transpose.probe_transpose(residual, ww, self, **options)
+        return functions.probe_transpose(residual, ww, self, **options)
 
-    def apply_corewise_transpose(
-        self, residual: Any, ww: "Modes", **options: Any
-    ) -> "T3Variations":
+    def apply_corewise_transpose(self, residual: Any, ww: Modes, **options: Any) -> T3Variations:
         """Gradient in the cores of ``<residual, self.apply(ww)>``."""
-        return _transpose.apply_transpose(residual, ww, self, **options)
+        return functions.apply_transpose(residual, ww, self, **options)
 
-    def entries_corewise_transpose(
-        self, residual: Any, index: Any, **options: Any
-    ) -> "T3Variations":
+    def entries_corewise_transpose(self, residual: Any, index: Any, **options: Any) -> T3Variations:
         """Gradient in the cores of ``<residual, self.entries(index)>``."""
-        return _transpose.entries_transpose(residual, index, self, **options)
+        return functions.entries_transpose(residual, index, self, **options)
 
     def probe_corewise_derivatives_transpose(
-        self, residual: "Modes", ww: "Modes", pp: "Modes | None", order: int, **options: Any
-    ) -> "T3Variations":
+        self, residual: Modes, ww: Modes, pp: Modes | None, order: int, **options: Any
+    ) -> T3Variations:
         """Gradient in the cores of ``<residual, self.probe_derivatives(ww, pp, order)>``."""
-        return _transpose.probe_derivatives_transpose(residual, ww, pp, self, order, **options)
+        return functions.probe_derivatives_transpose(residual, ww, pp, self, order, **options)
 
     def apply_corewise_derivatives_transpose(
-        self, residual: Any, ww: "Modes", pp: "Modes | None", order: int, **options: Any
-    ) -> "T3Variations":
+        self, residual: Any, ww: Modes, pp: Modes | None, order: int, **options: Any
+    ) -> T3Variations:
         """Gradient in the cores of ``<residual, self.apply_derivatives(ww, pp, order)>``."""
-        return _transpose.apply_derivatives_transpose(residual, ww, pp, self, order, **options)
+        return functions.apply_derivatives_transpose(residual, ww, pp, self, order, **options)
 
     def entries_corewise_derivatives_transpose(
-        self, residual: Any, index: Any, pp: "Modes | None", order: int, **options: Any
-    ) -> "T3Variations":
+        self, residual: Any, index: Any, pp: Modes | None, order: int, **options: Any
+    ) -> T3Variations:
         """Gradient in the cores of ``<residual, self.entries_derivatives(index, pp, order)>``."""
-        return _transpose.entries_derivatives_transpose(residual, index, pp, self, order, **options)
+        return functions.entries_derivatives_transpose(residual, index, pp, self, order, **options)
 
 
 class SampledTangent(Sampled):
@@ -102,76 +97,60 @@ class SampledTangent(Sampled):
     tangents of them, so the bare `t3.T3Variations` are returned.
     """
 
-    @staticmethod
-    def probe_transpose(
-        residual: "Modes", ww: "Modes", frame: "T3Frame", **options: Any
-    ) -> "T3Tangent | T3Variations":
+    @classmethod
+    def sample_transpose(
+        cls,
+        residual: Any,
+        sampling: Sampling,
+        frame: Network,
+        *,
+        sum_over_probes: bool = False,
+        **options: Any,
+    ) -> Any:
+        """See `t3.sample_transpose`."""
+        options["sum_over_probes"] = sum_over_probes
+        variations = sample_transpose(residual, sampling, frame, **options)
+        return cls(frame, variations) if sum_over_probes else variations
+
+    @classmethod
+    def probe_transpose(cls, residual: Modes, ww: Modes, frame: Network, **options: Any) -> Any:
         """Transpose of `probe`."""
-        return _tangent(frame, _transpose.probe_transpose(residual, ww, frame, **options), options)
+        return cls.sample_transpose(residual, Probe(ww), frame, **options)
 
-    @staticmethod
-    def apply_transpose(
-        residual: Any, ww: "Modes", frame: "T3Frame", **options: Any
-    ) -> "T3Tangent | T3Variations":
+    @classmethod
+    def apply_transpose(cls, residual: Any, ww: Modes, frame: Network, **options: Any) -> Any:
         """Transpose of `apply`."""
-        return _tangent(frame, _transpose.apply_transpose(residual, ww, frame, **options), options)
+        return cls.sample_transpose(residual, Apply(ww), frame, **options)
 
-    @staticmethod
-    def entries_transpose(
-        residual: Any, index: Any, frame: "T3Frame", **options: Any
-    ) -> "T3Tangent | T3Variations":
+    @classmethod
+    def entries_transpose(cls, residual: Any, index: Any, frame: Network, **options: Any) -> Any:
         """Transpose of `entries`."""
-        return _tangent(
-            frame, _transpose.entries_transpose(residual, index, frame, **options), options
-        )
+        return cls.sample_transpose(residual, Entries(index), frame, **options)
 
-    @staticmethod
+    @classmethod
     def probe_derivatives_transpose(
-        residual: "Modes",
-        ww: "Modes",
-        pp: "Modes | None",
-        frame: "T3Frame",
+        cls,
+        residual: Modes,
+        ww: Modes,
+        pp: Modes | None,
+        frame: Network,
         order: int,
         **options: Any,
-    ) -> "T3Tangent | T3Variations":
-        """Transpose of `probe_derivatives`; see `t3.probe_derivatives_transpose`."""
-        variations = _transpose.probe_derivatives_transpose(
-            residual, ww, pp, frame, order, **options
-        )
-        return _tangent(frame, variations, options)
+    ) -> Any:
+        """Transpose of `probe_derivatives`."""
+        return cls.sample_transpose(residual, Probe(ww, pp, checked_order(order)), frame, **options)
 
-    @staticmethod
+    @classmethod
     def apply_derivatives_transpose(
-        residual: Any,
-        ww: "Modes",
-        pp: "Modes | None",
-        frame: "T3Frame",
-        order: int,
-        **options: Any,
-    ) -> "T3Tangent | T3Variations":
-        """Transpose of `apply_derivatives`; see `t3.apply_derivatives_transpose`."""
-        variations = _transpose.apply_derivatives_transpose(
-            residual, ww, pp, frame, order, **options
-        )
-        return _tangent(frame, variations, options)
+        cls, residual: Any, ww: Modes, pp: Modes | None, frame: Network, order: int, **options: Any
+    ) -> Any:
+        """Transpose of `apply_derivatives`."""
+        return cls.sample_transpose(residual, Apply(ww, pp, checked_order(order)), frame, **options)
 
-    @staticmethod
+    @classmethod
     def entries_derivatives_transpose(
-        residual: Any,
-        index: Any,
-        pp: "Modes | None",
-        frame: "T3Frame",
-        order: int,
-        **options: Any,
-    ) -> "T3Tangent | T3Variations":
-        """Transpose of `entries_derivatives`; see `t3.entries_derivatives_transpose`."""
-        variations = _transpose.entries_derivatives_transpose(
-            residual, index, pp, frame, order, **options
-        )
-        return _tangent(frame, variations, options)
-
-
-def _tangent(frame, variations, options):
-    from t3._tangent.tangent import T3Tangent
-
-    return T3Tangent(frame, variations) if options.get("sum_over_probes", False) else variations
+        cls, residual: Any, index: Any, pp: Modes | None, frame: Network, order: int, **options: Any
+    ) -> Any:
+        """Transpose of `entries_derivatives`."""
+        sampling = Entries(index, pp, checked_order(order))
+        return cls.sample_transpose(residual, sampling, frame, **options)

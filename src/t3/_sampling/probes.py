@@ -2,19 +2,47 @@
 
 import math
 import operator
+import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
-import memory
-from t3._tensor.packing import check_real, is_packed, stack_padded
+from t3._sampling.jets import parameter_unit
+from t3._sampling.stack import callers_level
+from t3._tensor.packing import check_real, is_packed
 
 Modes = Any  # d arrays, one a mode; or one array with a leading mode axis (stacked)
+
+
+# An index that no mode has: it reads NaN, and is dropped where it would be written.
+_INVALID = np.int32(np.iinfo(np.int32).max)
+
+
+class AmbiguousIndexWarning(UserWarning):
+    """As many entries as modes: an array of indices that fits both ways round."""
+
+
+class Along(NamedTuple):
+    """Arrays that are cut along their probes.
+
+    Attributes:
+        family: any tree of them, or None.
+        axis: where all of them have their probes, counted from the end.
+        by_mode: whether they are d arrays or one stacked: they are brought into the storage of the
+            network.
+    """
+
+    family: Any
+    axis: int
+    by_mode: bool = True
+
+    def map(self, fn: Callable[[Any, int], Any]) -> "Along":
+        """``fn(array, axis)`` in place of every array."""
+        return self._replace(family=jax.tree.map(lambda a: fn(a, self.axis), self.family))
 
 
 class Probes(eqx.Module):
@@ -41,11 +69,6 @@ class Probes(eqx.Module):
     @property
     def stacked(self) -> bool:
         return is_packed(self.points)
-
-    @property
-    def indexed(self) -> bool:
-        """Whether points are entries' indices."""
-        return bool(jnp.issubdtype(self.points[0].dtype, jnp.integer))
 
 
 def checked_order(order: Any) -> int:
@@ -106,7 +129,7 @@ def probe_shards(points: Modes) -> int:
 
 
 def vector_probes(
-    shape: Sequence[int], ww: Modes, pp: Modes | None, order: int, degree: int, dtype: np.dtype
+    shape: Sequence[int], ww: Modes, pp: Modes | None, order: int, count: int, dtype: np.dtype
 ) -> Probes:
     """Probes at vectors.
 
@@ -115,7 +138,7 @@ def vector_probes(
         ww: d arrays ``(*W, N_i)``, or stacked ``(d, *W, N)``.
         pp: directions of the same shapes; may be None at order 0.
         order: highest derivative asked for.
-        degree: 1 when directions make a difference.
+        count: orders computed; where it is 1, directions make no difference.
         dtype: to compute in.
 
     Raises:
@@ -123,17 +146,12 @@ def vector_probes(
     """
     points = _vectors("ww", ww, shape, dtype)
     batch = _probe_axes("ww", points, 1)
-    directions = None
-    if pp is None:
-        if order:
-            raise ValueError(f"order {order} needs directions pp, got None.")
-    else:
-        directions = _vectors("pp", pp, shape, dtype)
+    directions = _directions(pp, shape, order, dtype)
+    if directions is not None:
         _same_shapes("ww", points, "pp", directions)
-    merge = lambda family: _merge_axes(family, batch, 1)  # noqa: E731
     return Probes(
-        merge(points),
-        merge(directions) if degree else None,
+        _merge_axes(points, batch, 1),
+        _in_units(_merge_axes(directions, batch, 1), count),
         tuple(shape),
         batch,
         probe_shards(ww),
@@ -141,7 +159,7 @@ def vector_probes(
 
 
 def index_probes(
-    shape: Sequence[int], index: Any, pp: Modes | None, order: int, dtype: np.dtype
+    shape: Sequence[int], index: Any, pp: Modes | None, order: int, count: int, dtype: np.dtype
 ) -> Probes:
     """Probes at entries: `index` is ``(d, *W)`` integers, or d integer arrays ``(*W)``.
 
@@ -152,165 +170,149 @@ def index_probes(
     d = len(shape)
     rows = list(index) if not hasattr(index, "shape") else [index[i] for i in range(len(index))]
     if len(rows) != d:
-        raise ValueError(f"index needs {d} rows, one a mode, got {len(rows)}.")
-    for i, (row, size) in enumerate(zip(rows, shape, strict=True)):
-        # Values that lie on devices of other processes are as little known as traced ones.
-        concrete = not isinstance(row, jax.core.Tracer)
-        concrete = concrete and getattr(row, "is_fully_addressable", True)
-        known = np.asarray(row) if concrete else row
-        if not jnp.issubdtype(known.dtype, jnp.integer):
-            raise ValueError(f"index must hold integers, got {known.dtype} for mode {i}.")
-        if concrete and known.size and not (known.min() >= 0 and known.max() < size):
-            raise ValueError(
-                f"index of mode {i} must lie in 0 .. {size - 1} (mode size {size}), got values "
-                f"from {known.min()} to {known.max()}."
-            )
-    points = tuple(jnp.asarray(row, jnp.int32) for row in rows)
+        across = (
+            np.ndim(index) == 2 and np.shape(index)[1] == d if hasattr(index, "shape") else False
+        )
+        hint = " Its transpose has them: index.T." if across else ""
+        raise ValueError(f"index needs {d} rows, one a mode, got {len(rows)}.{hint}")
+    points = tuple(
+        _checked_index(row, mode, size)
+        for mode, (row, size) in enumerate(zip(rows, shape, strict=True))
+    )
+    _warn_of_square(index, shape)
     batch = _probe_axes("index", points, 0)
-    directions = None
-    if pp is None:
-        if order:
-            raise ValueError(f"order {order} needs directions pp, got None.")
-    else:
-        directions = _vectors("pp", pp, shape, dtype)
-        if _probe_axes("pp", directions, 1) != batch:
-            raise ValueError(
-                f"pp must have the probe axes of index: index of mode 0 has shape {batch}, pp of "
-                f"mode 0 has shape {jnp.shape(directions[0])}."
-            )
+    directions = _directions(pp, shape, order, dtype)
+    if directions is not None and _probe_axes("pp", directions, 1) != batch:
+        raise ValueError(
+            f"pp must have the probe axes of index: index of mode 0 has shape {batch}, pp of "
+            f"mode 0 has shape {jnp.shape(directions[0])}."
+        )
     points = jnp.stack(points) if directions is not None and is_packed(directions) else points
     return Probes(
         _merge_axes(points, batch, 0),
-        _merge_axes(directions, batch, 1) if order else None,
+        _in_units(_merge_axes(directions, batch, 1), count),
         tuple(shape),
         batch,
         probe_shards(index),
     )
 
 
-def residual_jets(
-    residual: Modes, probes: Probes, order: int, keep: int, dtype: Any, name: str = "residual"
-) -> Modes:
-    """Residual of a probe: d arrays ``(keep, W, N_i)``, orders above `keep` cut off.
-
-    Errors call it by its `name`.
-
-    Raises:
-        ValueError: shapes other than ``(order + 1, *W, N_i)``.
-    """
-    arrays = _vectors(name, residual, probes.shape, dtype)
-    expected = (order + 1, *probes.batch)
-    for i in range(len(probes.shape)):
-        if arrays[i].shape[:-1] != expected:
-            raise ValueError(
-                f"{name} of mode {i} has shape {arrays[i].shape}, expected (order + 1, *W, N) = "
-                f"{(*expected, probes.shape[i])}."
-            )
-    if is_packed(arrays) != probes.stacked:
-        raise ValueError(f"{name} and ww must both be d arrays, or both be stacked.")
-    shape = lambda a: (*a.shape[: -len(expected) - 1], order + 1, probes.count, a.shape[-1])  # noqa: E731
-    return jax.tree.map(lambda a: a.reshape(shape(a))[..., :keep, :, :], arrays)
-
-
-def scalar_residual(
-    residual: Any, probes: Probes, order: int, keep: int, dtype: Any, name: str = "residual"
-) -> Any:
-    """Residual of an apply or of entries: ``(keep, W)``. Errors call it by its `name`.
-
-    Raises:
-        ValueError: a shape other than ``(order + 1, *W)``.
-    """
-    check_real(name, jnp.result_type(residual))
-    residual = jnp.asarray(residual, dtype)
-    expected = (order + 1, *probes.batch)
-    if residual.shape != expected:
+def _checked_index(row: Any, mode: int, size: int) -> jax.Array:
+    """Indices of a mode: those out of range raise where they are known, and else become invalid."""
+    # Values that lie on devices of other processes are as little known as traced ones.
+    known = not isinstance(row, jax.core.Tracer) and getattr(row, "is_fully_addressable", True)
+    values = np.asarray(row) if known else row
+    if not jnp.issubdtype(values.dtype, jnp.integer):
+        raise ValueError(f"index must hold integers, got {values.dtype} for mode {mode}.")
+    if not known:
+        # Neither negative ones nor those in the padding of a packed core may read anything.
+        row = row if row.dtype.itemsize >= 4 else row.astype(jnp.int32)
+        return jnp.where((row >= 0) & (row < size), row.astype(jnp.int32), _INVALID)
+    if values.size and not (values.min() >= 0 and values.max() < size):
         raise ValueError(
-            f"{name} has shape {residual.shape}, expected (order + 1, *W) = {expected}."
+            f"index of mode {mode} must lie in 0 .. {size - 1} (mode size {size}), got values "
+            f"from {values.min()} to {values.max()}."
         )
-    return residual.reshape(order + 1, probes.count)[:keep]
+    return jnp.asarray(row, jnp.int32)
 
 
-def map_probes(
-    fn: Callable[..., Any],
+def _warn_of_square(index: Any, shape: Sequence[int]) -> None:
+    """Warn of an array of d probes that could as well be meant the other way round."""
+    d = len(shape)
+    if d == 1 or isinstance(index, jax.core.Tracer) or not hasattr(index, "shape"):
+        return
+    if tuple(index.shape) != (d, d) or not getattr(index, "is_fully_addressable", True):
+        return
+    values = np.asarray(index)
+    if (values != values.T).any() and (values.T < np.asarray(shape)[:, None]).all():
+        warnings.warn(
+            f"index of shape {(d, d)} is read as one row a mode, one column a probe. Give the rows as "
+            "a tuple, tuple(index), to say that it is meant so; or its transpose.",
+            AmbiguousIndexWarning,
+            stacklevel=callers_level(),
+        )
+
+
+def _directions(pp: Modes | None, shape: Sequence[int], order: int, dtype: Any) -> Modes | None:
+    if pp is not None:
+        return _vectors("pp", pp, shape, dtype)
+    if order:
+        raise ValueError(f"order {order} needs directions pp, got None.")
+    return None
+
+
+def _in_units(directions: Modes | None, count: int) -> Modes | None:
+    """Directions in the unit of the jets' parameter, where they make a difference."""
+    unit = parameter_unit(count)
+    if directions is None or count == 1:
+        return None
+    return directions if unit == 1 else jax.tree.map(lambda a: a * unit, directions)
+
+
+def checked_values(
+    name: str,
+    values: Any,
     probes: Probes,
-    *extras: Any,
-    packed: bool,
-    chunk_size: int | None,
-    keep_axis: int | None = None,
+    orders: tuple[int, ...],
+    last: tuple[int, ...] | None,
+    dtype: Any,
 ) -> Any:
-    """Run a chunk function over all probes.
+    """Values of probes, or residuals of them, as arrays of `dtype`.
 
     Args:
-        fn: of points, directions and extras of some probes, each in the storage of the network.
-        probes: all of them.
-        *extras: d arrays ``(T, W, anything)`` or stacked; or one ``(T, W)``.
-        packed: the storage of the network.
-        chunk_size: probes in a chunk.
-        keep_axis: where results have their probes; None adds the results of all chunks.
+        name: what errors call them.
+        values: what was given.
+        probes: where.
+        orders: their leading axes: ``(K + 1,)`` or none.
+        last: their trailing axes; None for d arrays ``(.., N_i)``, or stacked.
+        dtype: to compute in.
+
+    Raises:
+        ValueError: other shapes; complex numbers.
     """
-    empty = probes.count == 0
-    families = (probes.points, probes.directions, *extras)
-    axes = [-1 if _is_scalar(family) else -2 for family in families]
-    if empty:
-        # One row of zeros stands in: its sums are zero, and kept rows are cut off again.
-        one = lambda axis: lambda a: jnp.zeros(_with_axis(a.shape, axis, 1), a.dtype)  # noqa: E731
-        families = [jax.tree.map(one(axis), f) for f, axis in zip(families, axes, strict=True)]
-
-    def stored(family):
-        if family is None or is_packed(family) == packed:
-            return family
-        if packed:
-            sizes = [max(a.shape[-1] for a in family)] if family[0].ndim > 1 else []
-            return stack_padded(family, sizes)
-        if family.ndim == 2:
-            return tuple(family)
-        return tuple(family[i][..., :size] for i, size in enumerate(probes.shape))
-
-    def chunk(rows):
-        # Slices are cut here, inside the loop, each at the axis where it has its probes. Handing
-        # the arrays over as rows would need the probes in front: a copy of all residuals.
-        first, size = rows[0], rows.shape[0]
-
-        def cut(family, axis):
-            def one(a):
-                if a.shape[axis] == size:
-                    return a
-                return lax.dynamic_slice_in_dim(a, first, size, a.ndim + axis)
-
-            return jax.tree.map(one, family)
-
-        points, directions, *rest = (cut(f, axis) for f, axis in zip(families, axes, strict=True))
-        rest = [f if _is_scalar(f) else stored(f) for f in rest]
-        return fn(stored(points), stored(directions), *rest)
-
-    rows = jnp.arange(max(probes.count, 1), dtype=jnp.int32)
-    if keep_axis is None:
-        return memory.map_sum(chunk, rows, chunk_size=chunk_size, checkpoint=True)
-    kept = memory.map_concat(chunk, rows, chunk_size=chunk_size, checkpoint=True, axis=keep_axis)
-    if empty:
-        kept = jax.tree.map(lambda a: lax.slice_in_dim(a, 0, 0, axis=keep_axis % a.ndim), kept)
-    return kept
+    expected = (*orders, *probes.batch)
+    text = "(order + 1, *W" if orders else "(*W"
+    if last is not None:
+        values = real_array(name, values, dtype)
+        if values.shape != (*expected, *last):
+            raise ValueError(
+                f"{name} has shape {values.shape}, expected {text}{', ...' if last else ''}) = "
+                f"{(*expected, *last)}."
+            )
+        return values
+    arrays = _vectors(name, values, probes.shape, dtype)
+    for i, size in enumerate(probes.shape):
+        if arrays[i].shape[:-1] != expected:
+            raise ValueError(
+                f"{name} of mode {i} has shape {arrays[i].shape}, expected {text}, N) = "
+                f"{(*expected, size)}."
+            )
+    if is_packed(arrays) != probes.stacked:
+        raise ValueError(f"{name} and the points must both be d arrays, or both be stacked.")
+    return arrays
 
 
-def _is_scalar(family: Any) -> bool:
-    """Whether each probe has one number (an index, or a residual of no mode) and no vector."""
-    if hasattr(family, "ndim"):
-        return family.ndim == 2
-    leaves = jax.tree.leaves(family)
-    return bool(leaves) and leaves[0].ndim == 1
+def real_array(name: str, array: Any, dtype: Any) -> jax.Array:
+    """An array of real numbers in a floating point type; integers are promoted.
 
-
-def _with_axis(shape: tuple[int, ...], axis: int, size: int) -> tuple[int, ...]:
-    shape = list(shape)
-    shape[axis] = size
-    return tuple(shape)
+    Raises:
+        ValueError: complex numbers, masked arrays, or what is no array of numbers.
+    """
+    if isinstance(array, np.ma.MaskedArray):
+        raise ValueError(f"{name} must be an array without a mask: leave masked samples out.")
+    try:
+        given = array.dtype if hasattr(array, "dtype") else np.asarray(array).dtype
+    except ValueError as error:
+        raise ValueError(f"{name} must be an array of numbers: {error}.") from None
+    check_real(name, given)
+    if not any(jnp.issubdtype(given, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):
+        raise ValueError(f"{name} must hold real numbers, got an array of {given}.")
+    return jnp.asarray(array, dtype)
 
 
 def _vectors(name: str, family: Modes, shape: Sequence[int], dtype: np.dtype) -> Modes:
     """The family as arrays of `dtype`, its mode sizes checked."""
     d = len(shape)
-    for leaf in jax.tree.leaves(family):
-        check_real(name, jnp.result_type(leaf))
     if hasattr(family, "shape"):
         if family.ndim < 2 or family.shape[0] != d or family.shape[-1] != max(shape):
             raise ValueError(
@@ -320,13 +322,13 @@ def _vectors(name: str, family: Modes, shape: Sequence[int], dtype: np.dtype) ->
         if min(shape) != max(shape):
             mask = np.arange(max(shape)) < np.asarray(shape)[:, None]
             mask = mask.reshape(d, *[1] * (family.ndim - 2), max(shape))
-            return jnp.where(mask, jnp.asarray(family, dtype), np.zeros((), dtype))
-        return jnp.asarray(family, dtype)
+            return jnp.where(mask, real_array(name, family, dtype), np.zeros((), dtype))
+        return real_array(name, family, dtype)
     if not isinstance(family, Sequence):
         raise ValueError(f"{name} needs {d} arrays, one a mode, got {family!r}.")
     if len(family) != d:
         raise ValueError(f"{name} needs {d} arrays, one a mode, got {len(family)}.")
-    arrays = tuple(jnp.asarray(array, dtype) for array in family)
+    arrays = tuple(real_array(name, array, dtype) for array in family)
     for i, (array, size) in enumerate(zip(arrays, shape, strict=True)):
         if array.ndim < 1 or array.shape[-1] != size:
             raise ValueError(

@@ -1,8 +1,8 @@
-"""The probe-derivative transpose over many devices: each takes its share of the probes."""
+"""Sampling over many devices: each takes its share of the probes."""
 
-import sys
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,136 +11,109 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import memory
-from t3._sampling.chunk_size import ChunkSize
 from t3._sampling.probes import probe_shards
+from t3._sampling.sampling import Sampling
+from t3._sampling.stack import callers_level
 from t3._tensor.packing import is_packed
-
-if TYPE_CHECKING:
-    from t3._sampling.probes import Modes
-    from t3._tangent.frame import T3Frame, T3Variations
 
 
 class ShardedProbesWarning(UserWarning):
     """Probes that are split over devices went into a function for one device."""
 
 
-def sharded_probe_derivatives_transpose(
-    residual: "Modes",
-    ww: "Modes",
-    pp: "Modes | None",
-    frame: "T3Frame",
-    order: int,
-    *,
+def over_devices(
+    fn: Callable[..., Any],
+    parts: tuple[Any, Sampling, Any],
     mesh: Mesh,
-    axis: str | None = None,
-    sum_over_probes: bool = False,
-    chunk_size: ChunkSize = "auto",
-) -> "T3Variations":
-    """`t3.probe_derivatives_transpose` with the first probe axis split over a mesh axis.
-
-    Every device works through its own probes in chunks, on a frame that all of them hold. A summed
-    result ends in one all-reduce and is on every device; a kept one stays split. Where the devices
-    do not divide the probes, a sum is filled up with probes whose residual is zero.
+    axis: str | None,
+    *,
+    summed: bool,
+) -> Any:
+    """``fn(network, sampling, residual)`` of each device's share of the probes.
 
     Args:
-        residual, ww, pp, frame, order, sum_over_probes: as in `t3.probe_derivatives_transpose`.
-        mesh: the devices.
-        axis: the name of the mesh axis; may be left out where there is one.
-        chunk_size: probes that one device works on at a time; ``"auto"`` looks at its share.
+        fn: for one device. Results that are not summed have probes first, as variations do; those
+            of a sampling have orders and, stacked, modes before them.
+        parts: the network is on every device; sampling and residual (or None) are split along their
+            first probe axis.
+        mesh, axis: the devices, and the mesh axis to split over.
+        summed: add the results of all devices.
 
     Raises:
         ValueError, TypeError: a mesh or an axis that `memory.mesh_axis` refuses.
         ValueError: no probe axis; or kept results of a number of probes that the mesh axis does not
             divide, which could not stay split.
     """
-    from t3._sampling.transpose import probe_derivatives_transpose
-
+    network, sampling, residual = parts
     axis = memory.mesh_axis(mesh, axis)
-    lead = 1 if is_packed(ww) else 0
-    devices = mesh.shape[axis]
-    counts = {np.shape(point)[lead] if np.ndim(point) > lead + 1 else 0 for point in _arrays(ww)}
+    devices, families = mesh.shape[axis], sampling.families
+    counts = set()
+    for i, family in enumerate(families):
+        trailing = 0 if sampling.indexed and i == 0 else 1
+        lead = _lead(family)
+        for a in [] if family is None else [family] if lead else family:
+            counts.add(np.shape(a)[lead] if np.ndim(a) > lead + trailing else 0)
     if counts == {0}:
-        raise ValueError("ww must have a probe axis to split over devices, got single vectors.")
+        raise ValueError(
+            "the points must have a probe axis to split over devices, got single ones."
+        )
     missing = max(-count % devices for count in counts)
-    if missing and not sum_over_probes:
+    if missing and not summed:
         raise ValueError(
             f"the first probe axis must divide over the {devices} devices of mesh axis {axis!r} for "
             f"kept results to stay split, got {counts.pop()} probes. Append {missing} probes whose "
             "residual is zero, and leave their rows out."
         )
+    # Where values have their first probe axis.
+    first = (sampling.order is not None) + (sampling.by_mode and _lead(families[0]))
     if missing and len(counts) == 1:
         # Zero residuals add nothing to the sum.
-        ww, pp = _filled(ww, lead, missing), _filled(pp, lead, missing)
-        residual = _filled(residual, lead + 1, missing)
-    split = PartitionSpec(*[None] * lead, axis)
-    split_residual = PartitionSpec(*[None] * (lead + 1), axis)
+        families = tuple(_filled(family, _lead(family), missing) for family in families)
+        residual = _filled(residual, first, missing)
+    spec = lambda place: PartitionSpec(*[None] * place, axis)  # noqa: E731
+    specs = PartitionSpec(), tuple(spec(_lead(family)) for family in families), spec(first)
+    out = PartitionSpec() if summed else spec(first if residual is None else 0)
 
-    def local(residual, ww, pp, frame):
-        variations = probe_derivatives_transpose(
-            residual, ww, pp, frame, order, sum_over_probes=sum_over_probes, chunk_size=chunk_size
-        )
-        if not sum_over_probes:
-            return variations
+    def local(network, families, residual):
+        result = fn(network, sampling.form.with_families(families), residual)
+        if not summed:
+            return result
         # One vector, so that there is one reduction and not one for each core.
-        flat, restore = ravel_pytree(variations)
+        flat, restore = ravel_pytree(result)
         return restore(jax.lax.psum(flat, axis))
 
-    run = jax.shard_map(
-        local,
-        mesh=mesh,
-        in_specs=(split_residual, split, split, PartitionSpec()),
-        out_specs=PartitionSpec() if sum_over_probes else PartitionSpec(axis),
-    )
+    run = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=out)
 
-    def placed(residual, ww, pp, frame):
+    def placed(*parts):
         if AxisType.Explicit in mesh.axis_types:
             # Types of such a mesh say where arrays are; shard_map wants them to say what it does.
-            place = lambda tree, spec: jax.tree.map(  # noqa: E731
+            place = lambda spec, tree: jax.tree.map(  # noqa: E731
                 lambda a: jax.sharding.reshard(a, NamedSharding(mesh, spec)), tree
             )
-            residual = place(residual, split_residual)
-            ww, pp = place(ww, split), place(pp, split)
-            frame = place(frame, PartitionSpec())
-        return run(residual, ww, pp, frame)
+            parts = jax.tree.map(
+                place, specs, parts, is_leaf=lambda s: isinstance(s, PartitionSpec)
+            )
+        return run(*parts)
 
-    return jax.jit(placed)(residual, ww, pp, frame)
+    return jax.jit(placed)(network, families, residual)
 
 
-def warn_of_sharded_probes(
-    points: Any, remedy: str = "t3.sharded_probe_derivatives_transpose(..., mesh=..., axis=...)"
-) -> None:
-    """Warn when points that are not traced are split over devices along a probe axis.
-
-    Args:
-        points: as in `t3.probe_shards`.
-        remedy: what to call instead.
-    """
-    if probe_shards(points) > 1:
+def warn_of_sharded_probes(sampling: Sampling) -> None:
+    """Warn when points that are not traced are split over devices along a probe axis."""
+    if probe_shards(sampling.families[0]) > 1:
         warnings.warn(
             "the probes are split over devices, but chunks of them are cut across the split: every "
-            f"device gathers all probes. Call {remedy}, which keeps each device on its share.",
+            "device gathers all probes. Give mesh= to t3.sample or t3.sample_transpose (or call "
+            "t3.sharded_probe_derivatives_transpose), which keep each device on its share; or work "
+            "in jax.shard_map split along the probes; a fit takes t3.fit(..., mesh=...).",
             ShardedProbesWarning,
             stacklevel=callers_level(),
         )
 
 
-def callers_level() -> int:
-    """Where the caller of this package is on the stack, for a warning by the caller of this function.
-
-    Methods come here through more frames than functions do, of Equinox too.
-    """
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in ("t3", "equinox"):
-        level, frame = level + 1, frame.f_back
-    return level
-
-
-# For samplings that have no sharded twin.
-IN_SHARD_MAP = "it in jax.shard_map split along the probes, or for a fit t3.fit(..., mesh=...)"
-
-
-def _arrays(family: Any) -> list:
-    return [family] if is_packed(family) else list(family)
+def _lead(family: Any) -> int:
+    """Axes before the probes: the modes of a stacked family."""
+    return int(family is not None and is_packed(family))
 
 
 def _filled(family: Any, axis: int, missing: int) -> Any:

@@ -1,23 +1,13 @@
 """Frames and variations: a point of the manifold seen from each of its cores."""
 
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 from jaxtyping import Array
 
-from t3._tensor.bonds import (
-    BondSVD,
-    before_modes,
-    bond_grams,
-    bond_svds,
-    down_parts,
-    inner_bonds,
-    oblique_family,
-    orthogonal_parts,
-)
+from t3._tensor.format import TuckerTensorTrain
+from t3._tensor.network import HoleTrains, Network, T3Variations
+from t3._tensor.orthogonal import orthogonal_frame
 from t3._tensor.packing import (
     Cores,
     as_cores,
@@ -25,54 +15,13 @@ from t3._tensor.packing import (
     flip_modes,
     is_packed,
     map_modes,
-    per_mode,
     split_padded,
     stack_padded,
 )
 from t3._tensor.ranks import FrameRanks, T3Ranks, frame_ranks
 
-if TYPE_CHECKING:
-    from t3._tensor.format import TuckerTensorTrain
 
-
-class T3Variations(eqx.Module):
-    """One variation for each core that a frame leaves open.
-
-    Attributes:
-        tucker: d arrays ``(nO_i, N_i)``, or packed ``(d, nO, N)``.
-        tt: d arrays ``(rL_i, nU_i, rR_{i+1})``, or packed ``(d, rL, nU, rR)``.
-
-    The space of variations is a vector space: ``+``, ``-``, and ``*`` by a scalar work core by
-    core.
-    """
-
-    tucker: Cores = eqx.field(converter=as_cores)
-    tt: Cores = eqx.field(converter=as_cores)
-
-    @property
-    def is_packed(self) -> bool:
-        return is_packed(self.tucker)
-
-    def __add__(self, other: "T3Variations") -> "T3Variations":
-        return jax.tree.map(jnp.add, self, other)
-
-    def __sub__(self, other: "T3Variations") -> "T3Variations":
-        return jax.tree.map(jnp.subtract, self, other)
-
-    def __mul__(self, scalar) -> "T3Variations":
-        return jax.tree.map(lambda core: core * jnp.asarray(scalar, core.dtype), self)
-
-    __rmul__ = __mul__
-
-    def __neg__(self) -> "T3Variations":
-        return jax.tree.map(jnp.negative, self)
-
-    def dot(self, other: "T3Variations") -> Array:
-        """Sum of products of all entries: the inner product of tangents when both are gauged."""
-        return jax.tree.reduce(jnp.add, jax.tree.map(jnp.vdot, self, other))
-
-
-class T3Frame(eqx.Module):
+class T3Frame(Network):
     """The cores around every possible hole of a Tucker tensor train.
 
     A tangent at the point that the frame represents is a sum of 2 d trains, each with one hole
@@ -166,8 +115,20 @@ class T3Frame(eqx.Module):
         """Closes the bond right of the last mode, ``(rR_d,)`` or padded."""
         return end_vector(self.sizes.right[-1], self.right_tt[-1].shape[2], self.dtype)
 
+    @property
+    def hole_sizes(self) -> FrameRanks:
+        """The same as `sizes`."""
+        return self.sizes
+
+    @property
+    def holes(self) -> HoleTrains:
+        """The cores around the holes, for sampling."""
+        s = self.sizes
+        families = self.up_tucker, self.down_tt, self.left_tt, self.right_tt
+        return HoleTrains(*families, self.left_end[: s.left[0]], self.right_end[: s.right[-1]])
+
     @staticmethod
-    def from_t3(x: "TuckerTensorTrain") -> "T3Frame":
+    def from_t3(x: TuckerTensorTrain) -> "T3Frame":
         """Orthogonal frame at `x`, of the same storage.
 
         Ranks that the shape makes impossible are cut one side at a time; end bonds become 1. At a
@@ -183,13 +144,11 @@ class T3Frame(eqx.Module):
         x = x.squash()
         sizes = x.sizes
         ranks = frame_ranks(sizes)
-        up, down, left, right = _orthogonal_frame(x.tucker_cores, x.tt_cores, sizes)
+        up, down, left, right = orthogonal_frame(x.tucker_cores, x.tt_cores, sizes)
         return T3Frame(up, down, left, right, ranks if x.is_packed else None)
 
-    def to_t3(self) -> "TuckerTensorTrain":
+    def to_t3(self) -> TuckerTensorTrain:
         """The point that the frame is attached to."""
-        from t3._tensor.format import TuckerTensorTrain
-
         sizes = self.sizes
         ranks = T3Ranks(sizes.shape, sizes.up, sizes.right)
         return TuckerTensorTrain(self.up_tucker, self.right_tt, ranks if self.is_packed else None)
@@ -267,77 +226,3 @@ class T3Frame(eqx.Module):
             tuple(zip(s.down, s.shape, strict=True)),
             tuple(zip(s.left[:-1], s.up, s.right[1:], strict=True)),
         )
-
-
-@partial(jax.jit, static_argnums=2)
-def _orthogonal_frame(tucker_cores: Cores, tt_cores: Cores, sizes: T3Ranks) -> tuple[Cores, ...]:
-    """Up, down, left and right cores; end bonds of the input must be 1."""
-
-    def value(cores):
-        tucker, train = cores
-        parts = orthogonal_parts(tucker, train, sizes)
-        centre = map_modes(lambda r, g: jnp.einsum("mn,anb->amb", r, g), parts.up_factor, train)
-        up_sizes = sizes._replace(tucker=frame_ranks(sizes).up)
-        down, down_factor = down_parts(centre, parts.left_in, parts.right_in, up_sizes)
-        return (parts.up, down, parts.left, parts.right), parts, down_factor
-
-    @jax.custom_jvp
-    def run(cores):
-        return value(cores)[0]
-
-    @run.defjvp
-    def run_jvp(primals, tangents):
-        frame, parts, _ = value(primals[0])
-
-        def smooth(cores):
-            tucker, train = cores
-            return _smooth_frame(tucker, train, frame[1], parts, sizes)
-
-        return frame, jax.jvp(smooth, primals, tangents)[1]
-
-    return run((tucker_cores, tt_cores))
-
-
-def _smooth_frame(tucker_cores, tt_cores, down, parts, sizes: T3Ranks) -> tuple[Cores, ...]:
-    """The same frame as products of the cores with bond matrices, for its derivative."""
-    grams = bond_grams(tucker_cores, tt_cores)
-    everything = per_mode(
-        [max(*sizes.shape, *sizes.tucker, *sizes.tt)] * len(sizes.shape), tt_cores
-    )
-    fixed = jax.lax.stop_gradient(tt_cores)
-    env, env_factor = down_parts(fixed, parts.left_in, parts.right_in, sizes)
-    train = bond_svds(parts.left_out, parts.right_in)
-    tucker = bond_svds(parts.up_factor, env_factor)
-
-    def both_sides(gram_a, gram_b, factor_a, factor_b, svd):
-        """Bond matrices towards each side, in the bases of the factors."""
-        swapped = BondSVD(svd.v, svd.s, svd.u)
-        turn = lambda m, u: m @ u.T  # noqa: E731
-        one = oblique_family(gram_a, gram_b, factor_a, factor_b, svd, everything)
-        two = oblique_family(gram_b, gram_a, factor_b, factor_a, swapped, everything)
-        return (
-            *(map_modes(turn, m, jax.lax.stop_gradient(svd.u)) for m in one),
-            *(map_modes(turn, m, jax.lax.stop_gradient(svd.v)) for m in two),
-        )
-
-    to_left, from_left, to_right, from_right = both_sides(
-        grams.left, grams.right, parts.left_out, parts.right_in, train
-    )
-    to_up, from_up, to_down, _ = both_sides(
-        grams.tucker_left, grams.tucker_right, parts.up_factor, env_factor, tucker
-    )
-    # The frame's down basis spans what is left of the environment in the up basis.
-    to_down = map_modes(lambda z, e, o: z @ jnp.einsum("kml,knl->mn", e, o), to_down, env, down)
-    one = jnp.ones((1, 1), tt_cores[0].dtype)
-    to_left, from_right = inner_bonds(to_left, one), inner_bonds(from_right, one)
-    from_left, to_right = before_modes(from_left), before_modes(to_right)
-
-    def around(before, core, middle, after):
-        return jnp.einsum("ak,anb,nm,bl->kml", before, core, middle, after, optimize="optimal")
-
-    return (
-        map_modes(lambda z, b: z.T @ b, to_up, tucker_cores),
-        map_modes(around, from_left, tt_cores, to_down, from_right),
-        map_modes(around, from_left, tt_cores, from_up, to_left),
-        map_modes(around, to_right, tt_cores, from_up, from_right),
-    )

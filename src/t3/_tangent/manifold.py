@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from t3._tangent.frame import T3Frame, T3Variations
 from t3._tensor.algebra import squash
 from t3._tensor.format import TuckerTensorTrain
+from t3._tensor.network import doubled_cores
 from t3._tensor.packing import compact, concat_index, map_modes, per_mode, sweep
 from t3._tensor.ranks import T3Ranks, minimal_ranks
 
@@ -116,22 +117,8 @@ def tangent_to_t3(
         include_point: add the point that the frame is attached to.
     """
 
-    def train(p, h, o, q):
-        top = jnp.concatenate(
-            [
-                jnp.concatenate([p, h], axis=2),
-                jnp.concatenate([jnp.zeros((*o.shape[:2], p.shape[2]), o.dtype), o], axis=2),
-            ],
-            axis=1,
-        )
-        bottom = jnp.pad(q, [(0, 0), (0, o.shape[1]), (p.shape[2], 0)])
-        return jnp.concatenate([top, bottom])
-
     s = frame.sizes
-    tucker_cores = map_modes(
-        lambda u, v: jnp.concatenate([u, v]), frame.up_tucker, variations.tucker
-    )
-    tt_cores = map_modes(train, frame.left_tt, variations.tt, frame.down_tt, frame.right_tt)
+    tucker_cores, tt_cores = doubled_cores(frame.holes, (variations.tucker, variations.tt))
     plus = lambda a, b: tuple(i + j for i, j in zip(a, b, strict=True))  # noqa: E731
     sizes = T3Ranks(s.shape, plus(s.up, s.down), plus(s.left, s.right))
     if frame.is_packed:

@@ -8,6 +8,7 @@ from t3._sampling.methods import SampledTangent
 from t3._tangent import manifold as _manifold
 from t3._tangent.frame import T3Frame, T3Variations
 from t3._tensor.format import TuckerTensorTrain
+from t3._tensor.packing import flip_modes, map_modes
 
 
 class T3Tangent(SampledTangent):
@@ -117,8 +118,6 @@ class T3Tangent(SampledTangent):
 
     def reverse(self) -> "T3Tangent":
         """The tangent with the modes in reversed order."""
-        from t3._tensor.packing import flip_modes, map_modes
-
         turned = map_modes(lambda v: v.transpose(2, 1, 0), self.variations.tt)
         return T3Tangent(
             self.frame.reverse(),

@@ -5,12 +5,12 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import Array
 
-from t3._sampling.methods import SampledTensor
+from t3._tensor.network import HoleTrains, Network, Train
 from t3._tensor.packing import Cores, as_cores, end_vector, is_packed
-from t3._tensor.ranks import T3Ranks, minimal_ranks
+from t3._tensor.ranks import FrameRanks, T3Ranks, minimal_ranks
 
 
-class TensorCores(SampledTensor):
+class TensorCores(Network):
     """What `t3.TuckerTensorTrain` holds; the attributes are described there."""
 
     tucker_cores: Cores = eqx.field(converter=as_cores)
@@ -84,3 +84,20 @@ class TensorCores(SampledTensor):
     def right_end(self) -> Array:
         """Closes the bond right of the last mode, ``(r_d,)`` or padded."""
         return end_vector(self.sizes.tt[-1], self.tt_cores[-1].shape[2], self.dtype)
+
+    @property
+    def train(self) -> Train:
+        """The cores and what closes them, for sampling."""
+        return Train(self.tucker_cores, self.tt_cores, self.left_end, self.right_end)
+
+    @property
+    def hole_sizes(self) -> FrameRanks:
+        """True sizes of the tensor seen as the frame of its own cores."""
+        s = self.sizes
+        return FrameRanks(s.shape, s.tucker, s.tucker, s.tt, s.tt)
+
+    @property
+    def holes(self) -> HoleTrains:
+        """The tensor seen as the frame of its own cores."""
+        ends = self.left_end[: self.sizes.tt[0]], self.right_end[: self.sizes.tt[-1]]
+        return HoleTrains(self.tucker_cores, *[self.tt_cores] * 3, *ends)

@@ -8,10 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from t3._sampling.methods import SampledTensor
 from t3._tensor import algebra as _algebra
 from t3._tensor import construct as _construct
 from t3._tensor import rounding as _rounding
 from t3._tensor.cores import TensorCores
+from t3._tensor.orthogonal import orthogonal_frame
 from t3._tensor.packing import (
     as_cores,
     flip_modes,
@@ -19,10 +21,10 @@ from t3._tensor.packing import (
     split_padded,
     stack_padded,
 )
-from t3._tensor.ranks import T3Ranks
+from t3._tensor.ranks import T3Ranks, frame_ranks
 
 
-class TuckerTensorTrain(TensorCores):
+class TuckerTensorTrain(TensorCores, SampledTensor):
     """A tensor in Tucker tensor train format.
 
     ``X[i_1 .. i_d] = 1^T G_1(B_1 e_{i_1}) ... G_d(B_d e_{i_d}) 1``, where ``G(v)`` is the matrix
@@ -191,11 +193,10 @@ class TuckerTensorTrain(TensorCores):
         Ranks that the shape makes impossible from the left are cut. Derivatives as in
         `T3Frame.from_t3`.
         """
-        from t3._tangent.frame import T3Frame
-
-        frame = T3Frame.from_t3(self)
-        s = frame.sizes
-        return self._like(frame.up_tucker, frame.left_tt, T3Ranks(s.shape, s.up, s.left))
+        x = self.squash()
+        up, _, left, _ = orthogonal_frame(x.tucker_cores, x.tt_cores, x.sizes)
+        s = frame_ranks(x.sizes)
+        return self._like(up, left, T3Ranks(s.shape, s.up, s.left))
 
     # Arithmetic.
 

@@ -12,7 +12,6 @@ bond ends (``r_0`` and ``r_d``), the network is contracted with `end_vector`: on
 zeros on padding. No gradient reaches padding this way.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -167,23 +166,6 @@ def unpeel(tree: Any) -> Any:
 def has_inner_modes(family: Any) -> bool:
     """Whether a family is packed and has modes between its first and last, so that `peel` gains."""
     return is_packed(family) and len(family) > 2
-
-
-def apart(peeled: Callable[..., tuple[Any, ...]]) -> Callable[[Callable], Callable]:
-    """Decorator: the function works on `Peeled` families where its caller has packed ones.
-
-    Args:
-        peeled: takes the positional arguments of the function and returns them, peeled.
-    """
-
-    def decorate(fn):
-        @functools.wraps(fn)
-        def run(*arguments, **options):
-            return unpeel(fn(*peeled(*arguments), **options))
-
-        return run
-
-    return decorate
 
 
 def pad_to(array: Array, shape: Sequence[int]) -> Array:

@@ -65,11 +65,11 @@ def test_auto_works_inside_jit_and_takes_the_cache_sized_chunk(rng):
     ww, pp = vectors(rng, shape, (count,)), vectors(rng, shape, (count,))
     residual = v.probe_derivatives(ww, pp, order)
     with memory.forced("t3.chunk", "whole"):
-        assert resolve_chunk_size("auto", v.frame, count, 2, free=True) is None
+        assert resolve_chunk_size("auto", v.frame, count, 2, form=t3.Probe(None)) is None
     with memory.forced("t3.chunk", "cut"):
-        size = resolve_chunk_size("auto", v.frame, 10_000_000, 2, free=True)
+        size = resolve_chunk_size("auto", v.frame, 10_000_000, 2, form=t3.Probe(None))
         assert FULL_RATE <= size < 10_000_000
-        assert resolve_chunk_size("auto", v.frame, FULL_RATE, 2, free=True) is None
+        assert resolve_chunk_size("auto", v.frame, FULL_RATE, 2, form=t3.Probe(None)) is None
         run = jax.jit(
             lambda r: t3.probe_derivatives_transpose(
                 r, ww, pp, v.frame, order, sum_over_probes=True
@@ -112,8 +112,8 @@ for name, ww in {
     "whole": split(), "one axis": split("a"), "two axes": split("a", "b", batch=(200, 200)),
     "not a probe axis": split(None, "b"), "NumPy": [np.zeros((count, n)) for n in shape],
 }.items():
-    probes = vector_probes(shape, ww, ww, order, 1, np.dtype("float32"))
-    auto = resolve_chunk_size("auto", x, count, order + 1, free=True, n_shards=probes.n_shards)
+    probes = vector_probes(shape, ww, ww, order, order + 1, np.dtype("float32"))
+    auto = resolve_chunk_size("auto", x, count, order + 1, form=t3.Probe(None), n_shards=probes.n_shards)
     same = estimate(t3.probe_shards(ww)) == estimate(probes.n_shards)
     chosen[name] = probes.n_shards, same, auto
 for name, axes in {"entries": ("a",), "entries, two axes": (("a", "b"),)}.items():
@@ -121,8 +121,8 @@ for name, axes in {"entries": ("a",), "entries, two axes": (("a", "b"),)}.items(
     stacked = jax.device_put(np.zeros((3, count), int), place(None, *axes))
     rows = [jax.device_put(np.zeros(count, int), place(*axes)) for _ in shape]
     for index, form in ((stacked, "stacked"), (rows, "rows")):
-        probes = index_probes(shape, index, None, 0, np.dtype("float32"))
-        auto = resolve_chunk_size("auto", x, count, 1, free=False, n_shards=probes.n_shards)
+        probes = index_probes(shape, index, None, 0, 1, np.dtype("float32"))
+        auto = resolve_chunk_size("auto", x, count, 1, form=t3.Entries(None), n_shards=probes.n_shards)
         kept = all(row.sharding.is_equivalent_to(place(*axes), 1) for row in probes.points)
         chosen[f"{name}, {form}"] = probes.n_shards, kept, auto
 print(json.dumps(chosen))
