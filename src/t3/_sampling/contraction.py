@@ -31,7 +31,7 @@ from t3._sampling.walks import (
     zero_jet,
 )
 from t3._tensor.network import HoleTrains, Train
-from t3._tensor.packing import Cores, pad_to, sweep
+from t3._tensor.packing import Cores, sweep
 
 
 class Contraction(Sampling):
@@ -43,10 +43,10 @@ class Contraction(Sampling):
     @apart
     def sample_chunk(self, train: Train, count: int, points: Any, directions: Any) -> Any:
         slots = project_modes(train.tucker, points, directions)
-        first = first_jet(count, pad_to(train.left_end, train.tt[0].shape[:1]), slots[0])
+        first, end = train.ends
         step = affine_step(slots[0].shape[-2] - 1)
-        last, _ = sweep(step, first, (arranged(train.tt), slots))
-        return derivatives(matmul(last, pad_to(train.right_end, train.tt[-1].shape[2:])))
+        last, _ = sweep(step, first_jet(count, first, slots[0]), (arranged(train.tt), slots))
+        return derivatives(matmul(last, end))
 
     def tangent_chunk(
         self,
@@ -58,13 +58,12 @@ class Contraction(Sampling):
     ) -> Any:
         slots, both = tangent_slots(holes.tucker, variations[0], points, directions)
         source = each_mode(lambda v, o: jnp.concatenate([v, o], 1), variations[1], holes.down)
-        start = (
-            first_jet(count, pad_to(holes.left_end, holes.left[0].shape[:1]), slots[0]),
-            zero_jet(count, holes.right[0].shape[0], slots[0]),
-        )
+        first, end = holes.ends
+        nothing = zero_jet(count, holes.right[0].shape[0], slots[0])
+        start = first_jet(count, first, slots[0]), nothing
         cores = (arranged(holes.left), arranged(holes.right), arranged(source), slots, both)
         (_, sigma), _ = sweep(tangent_step(slots[0].shape[-2] - 1), start, cores)
-        return derivatives(matmul(sigma, pad_to(holes.right_end, holes.right[-1].shape[2:])))
+        return derivatives(matmul(sigma, end))
 
     @apart
     def transpose_chunk(
@@ -110,10 +109,10 @@ def _walks(holes, count, points, directions, residual):
         core, slot = mode
         return grow(affine_adjoint_rows(jet, degree), slot, core), jet
 
-    first = first_jet(count, pad_to(holes.left_end, holes.left[0].shape[:1]), slots[0])
+    first, end = holes.ends
+    first = first_jet(count, first, slots[0])
     _, left = sweep(affine_step(degree), first, (arranged(holes.left), slots))
-    scale = jnp.asarray(factorials(count, holes.left_end.dtype))
-    right_end = pad_to(holes.right_end, holes.right[-1].shape[2:])
-    last = (residual * scale[:, None]).T[:, :, None] * right_end[None, None, :]
+    scale = jnp.asarray(factorials(count, end.dtype))
+    last = (residual * scale[:, None]).T[:, :, None] * end[None, None, :]
     _, right = sweep(back, last, (arranged_back(holes.right), slots), reverse=True)
     return slots, left, right

@@ -59,7 +59,7 @@ from t3._sampling.walks import (
     zero_jet,
 )
 from t3._tensor.network import HoleTrains, Train
-from t3._tensor.packing import Cores, pad_to, sweep
+from t3._tensor.packing import Cores, sweep
 
 
 class Probe(Sampling):
@@ -98,7 +98,7 @@ class Probe(Sampling):
     ) -> tuple[Any, Any]:
         slots = project_modes(train.tucker, points, directions)
         step = affine_step(slots[0].shape[-2] - 1)
-        first, end = _ends(train, train.tt, train.tt)
+        first, end = train.ends
         _, left = sweep(step, first_jet(count, first, slots[0]), (arranged(train.tt), slots))
         _, right = sweep(
             step, first_jet(count, end, slots[0]), (arranged_back(train.tt), slots), reverse=True
@@ -128,7 +128,7 @@ class Probe(Sampling):
     ) -> Any:
         tucker, train = variations
         slots, both = tangent_slots(holes.tucker, tucker, points, directions)
-        first, last = _ends(holes, holes.left, holes.right)
+        first, last = holes.ends
         step = tangent_step(slots[0].shape[-2] - 1)
         source = each_mode(lambda v, o: jnp.concatenate([v, o], 1), train, holes.down)
 
@@ -198,14 +198,6 @@ class Probe(Sampling):
         return each_mode(mode, holes.tucker, gathered(holes.down), *walks, directions)
 
 
-def _ends(cores, left, right):
-    """Vectors that close the end bonds, as long as the bonds are stored."""
-    return (
-        pad_to(cores.left_end, left[0].shape[:1]),
-        pad_to(cores.right_end, right[-1].shape[2:]),
-    )
-
-
 def _walks(holes, count, points, directions, residual):
     """Slots, and the jets mu, tau~ before and nu, sigma~ after every mode."""
     scale = jnp.asarray(factorials(count, holes.left_end.dtype))
@@ -238,7 +230,7 @@ def _walks(holes, count, points, directions, residual):
         first_jet(count, end, slots[0]),
         zero_jet(count, end.shape[0], slots[0]),
     )
-    first, last = map(start, _ends(holes, holes.left, holes.right))
+    first, last = map(start, holes.ends)
     _, left = sweep(step, first, (arranged(holes.left), slots))
     _, right = sweep(step, last, (arranged_back(holes.right), slots), reverse=True)
     return slots, *left, *right

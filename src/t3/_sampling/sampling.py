@@ -118,7 +118,8 @@ class Sampling(eqx.Module):
         def forward(variations):
             return self.tangent_chunk(holes, variations, count, points, directions)
 
-        return jax.linear_transpose(forward, holes.no_variations())(residual)[0]
+        # Linear, but as a product of cores that each hold a variation: no `jax.linear_transpose`.
+        return jax.vjp(forward, holes.no_variations())[1](residual)[0]
 
     def input_chunk(
         self, holes: HoleTrains, count: int, points: Any, directions: Any, residual: Any

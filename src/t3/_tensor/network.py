@@ -65,6 +65,11 @@ class Train(NamedTuple):
     left_end: Array
     right_end: Array
 
+    @property
+    def ends(self) -> tuple[Array, Array]:
+        """Vectors that close the end bonds, as long as the bonds are stored."""
+        return _padded_ends(self, self.tt, self.tt)
+
     def peeled(self) -> "Train":
         """Packed cores with their first and last modes apart."""
         left, right = self.left_end.shape[0], self.right_end.shape[0]
@@ -86,6 +91,11 @@ class HoleTrains(NamedTuple):
     right: Cores
     left_end: Array
     right_end: Array
+
+    @property
+    def ends(self) -> tuple[Array, Array]:
+        """Vectors that close the end bonds of left and right cores, as long as those are stored."""
+        return _padded_ends(self, self.left, self.right)
 
     def peeled(self) -> "HoleTrains":
         """Packed cores with their first and last modes apart."""
@@ -109,13 +119,19 @@ class HoleTrains(NamedTuple):
     def filled(self, variations: tuple[Cores, Cores]) -> Train:
         """The sum of all trains with one hole filled, as one train of the ranks of both sides."""
         pad = lambda end, before, after: jnp.pad(end, (before, after))  # noqa: E731
-        left = pad_to(self.left_end, self.left[0].shape[:1])
-        right = pad_to(self.right_end, self.right[-1].shape[2:])
+        left, right = self.ends
         return Train(
             *doubled_cores(self, variations),
             pad(left, 0, self.right[0].shape[0]),
             pad(right, self.left[-1].shape[2], 0),
         )
+
+
+def _padded_ends(cores: Any, left: Cores, right: Cores) -> tuple[Array, Array]:
+    return (
+        pad_to(cores.left_end, left[0].shape[:1]),
+        pad_to(cores.right_end, right[-1].shape[2:]),
+    )
 
 
 def doubled_cores(holes: HoleTrains, variations: tuple[Cores, Cores]) -> tuple[Cores, Cores]:

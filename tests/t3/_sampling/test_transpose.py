@@ -171,7 +171,7 @@ def test_transposes_of_a_tensor_are_gradients_in_its_cores(rng):
 
 
 def test_plain_transposes_and_methods(rng):
-    shape, batch = (3, 4), (2,)
+    shape, batch = (3, 4), (3,)
     v = tangent(rng, shape, (2, 2), (2, 2), (1, 2, 1), (1, 2, 1))
     x = tensor(rng, shape, (2, 2), (1, 2, 1))
     ww, index = vectors(rng, shape, batch), indices(rng, shape, batch)
