@@ -130,9 +130,10 @@ def resolve_chunk_size(
         form: the sampling.
         n_shards: devices that W is split over.
     """
+    if chunk_size is None:
+        return None
     if not isinstance(chunk_size, str):
-        # A NumPy integer would be traced. What is no integer is refused where the loop is.
-        return int(chunk_size) if isinstance(chunk_size, np.integer) else chunk_size
+        return memory.checked_integer("chunk_size", chunk_size, 1)
     if chunk_size != "auto":
         raise ValueError(f'chunk_size must be an int, None or "auto", got {chunk_size!r}.')
     local = -(-n_probes // n_shards)

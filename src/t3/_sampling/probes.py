@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import memory
 from t3._sampling.jets import parameter_unit
 from t3._sampling.stack import callers_level
 from t3._tensor.packing import check_real, is_packed
@@ -296,18 +297,9 @@ def real_array(name: str, array: Any, dtype: Any) -> jax.Array:
     """An array of real numbers in a floating point type; integers are promoted.
 
     Raises:
-        ValueError: complex numbers, masked arrays, or what is no array of numbers.
+        ValueError: as `memory.checked_floats`.
     """
-    if isinstance(array, np.ma.MaskedArray):
-        raise ValueError(f"{name} must be an array without a mask: leave masked samples out.")
-    try:
-        given = array.dtype if hasattr(array, "dtype") else np.asarray(array).dtype
-    except ValueError as error:
-        raise ValueError(f"{name} must be an array of numbers: {error}.") from None
-    check_real(name, given)
-    if not any(jnp.issubdtype(given, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):
-        raise ValueError(f"{name} must hold real numbers, got an array of {given}.")
-    return jnp.asarray(array, dtype)
+    return memory.checked_floats(name, array).astype(dtype)
 
 
 def _vectors(name: str, family: Modes, shape: Sequence[int], dtype: np.dtype) -> Modes:

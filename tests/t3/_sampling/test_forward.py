@@ -1,6 +1,7 @@
 """Probes, applies, entries and their derivatives, against the dense oracle."""
 
 import math
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -296,3 +297,78 @@ def test_forward_mode_of_a_tensor_is_refused_and_a_tangent_gives_it(rng):
     v = t3.T3Tangent(frame, t3.T3Variations(change.tucker_cores, change.tt_cores))
     _, expected = jax.jvp(lambda x: jnp.einsum("ab,wa,wb->w", x.to_dense(), *ww), (x,), (change,))
     np.testing.assert_allclose(v.apply(ww), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("storage", ["ragged", "packed"])
+def test_traced_indices_that_no_mode_has_give_nan(storage, rng):
+    # Mode 0 is smaller than its packed core: neither padding nor a negative place may be read.
+    x = tensor(rng, SHAPE, (2, 2), (1, 2, 1))
+    x = x.pack() if storage == "packed" else x
+    index = jnp.array([[0, -1, 3, 1, 2], [1, 1, 1, -1, 3]])
+    read = jax.jit(lambda x, index: x.entries(index))
+    np.testing.assert_array_equal(np.isnan(read(x, index)), [False, True, True, True, False])
+    np.testing.assert_array_equal(np.isnan(read(x, index.astype(jnp.int8))), [0, 1, 1, 1, 0])
+    gradient = jax.jit(lambda x: t3.entries_transpose(jnp.ones(5), index, x, sum_over_probes=True))(
+        x
+    )
+    # Where nothing is read, nothing is written: column 2 of mode 0 belongs to the last probe only.
+    alone = t3.entries_transpose(jnp.ones(1), index[:, 4:], x, sum_over_probes=True)
+    np.testing.assert_allclose(gradient.tucker[0][:, 2], alone.tucker[0][:, 2], rtol=1e-12)
+
+
+def test_order_40_in_float32(rng):
+    # Along a line the product of 40 values 0.05 t: derivative 40 is 40! 0.05^40 = 7.4e-5. Neither
+    # 40! (8e47) nor the coefficient (9e-53) is a float32.
+    d, order = 40, 40
+    x = t3.TuckerTensorTrain.from_canonical([jnp.ones((1, 2), jnp.float32)] * d).pack()
+    ww = jnp.zeros((d, 1, 2), jnp.float32)
+    pp = jnp.full((d, 1, 2), 0.025, jnp.float32)
+    jets = x.apply_derivatives(ww, pp, order)
+    expected = math.factorial(40) * 0.05**40
+    np.testing.assert_allclose(jets[:, 0], [0.0] * 40 + [expected], rtol=1e-4, atol=1e-12)
+    # The derivative in the directions is 40 / 0.05 / 80 of it for each number; the transpose too.
+    slope = jax.grad(lambda p: x.apply_derivatives(ww, p, order)[-1, 0])(pp)
+    np.testing.assert_allclose(slope, jnp.full_like(pp, expected / 0.05), rtol=1e-4)
+    residual = jnp.zeros((order + 1, 1), jnp.float32).at[-1].set(1.0)
+    back = t3.apply_derivatives_transpose(residual, ww, pp, x, order, sum_over_probes=True)
+    np.testing.assert_allclose(jnp.sum(back.tucker[3]), expected, rtol=1e-4)
+
+
+def test_square_arrays_of_indices_that_fit_both_ways_are_warned_about(rng):
+    x = tensor(rng, (3, 3), (2, 2), (1, 2, 1))
+    index = np.array([[0, 1], [2, 2]])
+    with pytest.warns(t3.AmbiguousIndexWarning, match="one row a mode"):
+        values = x.entries(index)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        np.testing.assert_array_equal(values, x.entries(tuple(index)))
+        x.entries(np.array([[0, 1], [1, 2]]))  # the same both ways
+        tensor(rng, (3, 2), (2, 2), (1, 2, 1)).entries(np.array([[2, 1], [1, 0]]))  # fits one way
+    with pytest.raises(ValueError, match=r"2 rows.*index\.T"):
+        x.entries(np.zeros((5, 2), int))
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (lambda a: np.ma.masked_less(a, 0.0), "masked"),
+        (lambda a: np.asarray(a) + 1j, "real"),
+        (lambda a: np.full(a.shape, "x"), "numbers"),
+        (lambda a: np.asarray(a).astype(object).tolist() + ["x"], "numbers|shape"),
+    ],
+)
+def test_what_is_no_array_of_real_numbers_is_refused_by_name(bad, words, rng):
+    x = tensor(rng, SHAPE, (2, 2), (1, 2, 1))
+    ww = vectors(rng, SHAPE, (5,))
+    with pytest.raises(ValueError, match=words):
+        x.probe([bad(ww[0]), ww[1]])
+    with pytest.raises(ValueError, match=words):
+        t3.apply_transpose(bad(np.asarray(ww[0][:, 0])), ww, x)
+
+
+def test_sizes_of_chunks_are_any_integers(rng):
+    x = tensor(rng, SHAPE, (2, 2), (1, 2, 1))
+    ww = vectors(rng, SHAPE, (5,))
+    for size in (np.int64(2), np.uint8(2)):
+        np.testing.assert_allclose(x.apply(ww, chunk_size=size), x.apply(ww), rtol=1e-12)
+        t3.apply_transpose(jnp.ones(5), ww, x, chunk_size=size)
