@@ -28,6 +28,8 @@ ChunkSize = int | np.integer | None | Literal["auto"]
 # the cache: for them, scratch may be this many times what is resident.
 FULL_RATE = 64
 SLACK = 4
+# Bytes of scratch that fit a processor's cache anyway: below, chunks would save nothing.
+SMALL = 2**18
 
 _PROBE = Probe(None)
 
@@ -46,7 +48,8 @@ def estimate_chunk_size(
 ) -> int:
     """Chunk of the probe-derivative transpose whose scratch is comparable to what is resident.
 
-    Resident are residuals, points, directions and the summed gradient. Scratch is measured from
+    Resident are residuals, points and directions, so that a share of the probes has a share of the
+    chunk; together with the scratch they stay below twice of themselves. Scratch is measured from
     two compilations of one chunk on abstract ragged cores, cached by sizes: an upper bound for
     packed cores. Both gradients are in it, the train cores' (``r^2``) and the Tucker cores' (N).
     Nothing runs; call it outside of jit, or inside, where shapes are static.
@@ -72,10 +75,8 @@ def estimate_chunk_size(
     sizes, count, dtype = _checked(mode_shapes, tucker_ranks, tt_ranks, order, dtype)
     stacks = n_tangent * int(np.prod(stack_shape, dtype=int))
     local = -(-n_probes // n_shards) if n_shards > 0 else n_probes
-    resident = _resident_bytes(_PROBE, sizes, count, local, stacks, dtype)
-    return memory.balanced_chunk_size(
-        stacks * _probe_bytes(_PROBE, sizes, count, dtype), resident, n_probes, n_shards
-    )
+    resident = local * _input_bytes(_PROBE, sizes.shape, count, stacks, dtype)
+    return _largest(max(resident, SMALL), sizes, count, n_probes, n_shards, stacks, dtype, least=1)
 
 
 def max_chunk_size_within(
@@ -103,12 +104,34 @@ def max_chunk_size_within(
     """
     sizes, count, dtype = _checked(mode_shapes, tucker_ranks, tt_ranks, order, dtype)
     stacks = n_tangent * int(np.prod(stack_shape, dtype=int))
+    return _largest(target_bytes, sizes, count, n_probes, n_shards, stacks, dtype)
+
+
+def _largest(
+    budget: float,
+    sizes: FrameRanks,
+    count: int,
+    n_probes: int,
+    n_shards: int,
+    stacks: int,
+    dtype: np.dtype,
+    least: int = 0,
+) -> int:
+    """The largest chunk whose scratch stays within a budget; `least` where none does.
+
+    A loop holds slices of its inputs, its sum and what a chunk adds to it, and a number for each
+    probe. What chunks leave over is a second body of the compiled program, whose scratch XLA keeps
+    apart from that of the loop: both count.
+    """
     per_probe = stacks * _probe_bytes(_PROBE, sizes, count, dtype)
-    size = memory.chunk_size_within(per_probe, target_bytes, n_probes, n_shards)
-    if size == max(1, -(-n_probes // n_shards)):
-        return size
-    # Several chunks may leave a remainder, and XLA keeps its scratch apart from that of the loop.
-    return memory.chunk_size_within(2 * per_probe, target_bytes, n_probes, n_shards)
+    whole = memory.chunk_size_within(per_probe, max(budget, least * per_probe), n_probes, n_shards)
+    local = max(1, -(-n_probes // n_shards))
+    if whole == local:
+        return local
+    budget -= 2 * stacks * _sum_bytes(sizes, dtype) + 4 * local
+    per_probe += _input_bytes(_PROBE, sizes.shape, count, stacks, dtype)
+    most = max(1, int(budget // per_probe))
+    return next(size for size in range(most, 0, -1) if size + local % size <= most)
 
 
 def resolve_chunk_size(
@@ -181,11 +204,22 @@ def _resident_bytes(
     form: Sampling, sizes: FrameRanks, count: int, n_probes: int, stacks: int, dtype: np.dtype
 ) -> float:
     """Bytes of residuals, points, directions and the summed gradient."""
-    residual = stacks * count * form.numbers(sizes.shape)
+    inputs = n_probes * _input_bytes(form, sizes.shape, count, stacks, dtype)
+    return inputs + stacks * _sum_bytes(sizes, dtype)
+
+
+def _input_bytes(
+    form: Sampling, shape: tuple[int, ...], count: int, stacks: int, dtype: np.dtype
+) -> int:
+    """Bytes of a probe's residual, point and direction."""
+    return dtype.itemsize * (stacks * count * form.numbers(shape) + 2 * sum(shape))
+
+
+def _sum_bytes(sizes: FrameRanks, dtype: np.dtype) -> int:
+    """Bytes of the summed gradient."""
     tucker = sum(n * size for n, size in zip(sizes.down, sizes.shape, strict=True))
     train = sum(a * n * b for a, n, b in zip(sizes.left, sizes.up, sizes.right[1:], strict=False))
-    inputs = 2 * sum(sizes.shape)
-    return dtype.itemsize * (n_probes * (residual + inputs) + stacks * (tucker + train))
+    return dtype.itemsize * (tucker + train)
 
 
 @functools.lru_cache(maxsize=256)

@@ -32,31 +32,52 @@ def test_estimate_is_balanced_and_bounded():
     )
 
 
-def test_budget_is_kept_by_the_compiled_program():
+def test_budgets_are_for_everything_worked_on_together():
     budget = 4e6
     size = t3.max_chunk_size_within(**SIZES, n_probes=100_000, target_bytes=budget)
     assert 1 < size < 100_000
     assert t3.max_chunk_size_within(**SIZES, n_probes=100, target_bytes=1e12) == 100
+    # What the chunks leave over has to fit as well, which costs up to a root of twice their size.
     half = t3.max_chunk_size_within(**SIZES, n_probes=100_000, target_bytes=budget, n_tangent=2)
-    assert half == pytest.approx(size / 2, abs=1)
+    assert half == pytest.approx(size / 2, rel=0.15)
     third = t3.max_chunk_size_within(
         **SIZES, n_probes=100_000, target_bytes=budget, stack_shape=(3,)
     )
-    assert third == pytest.approx(size / 3, abs=1)
+    assert third == pytest.approx(size / 3, rel=0.15)
 
+
+# XLA's scratch for the tail of a loop stands beside that of its body, so the largest chunk leaves a
+# small one; 40,009 is a prime.
+@pytest.mark.parametrize(("count", "budget", "least"), [(40_000, 4e6, 0.9), (40_009, 2e7, 0.9)])
+def test_budget_is_used_and_kept_by_the_compiled_program(count, budget, least):
+    size = t3.max_chunk_size_within(**SIZES, n_probes=count, target_bytes=budget)
+    assert least * budget < scratch(size, count).temp_bytes <= budget
+
+
+def test_estimate_stays_below_twice_what_is_resident_and_falls_with_the_share():
+    size = t3.estimate_chunk_size(**SIZES, n_probes=4099)
+    report = scratch(size, 4099)
+    assert report.temp_bytes <= report.argument_bytes + report.output_bytes
+    assert t3.estimate_chunk_size(**SIZES, n_probes=16_396, n_shards=4) == size
+    # Where all scratch is a fraction of a processor's cache, chunks would save nothing.
+    small = ((10, 11, 12), (5, 6, 5), (1, 3, 2, 1), 2)
+    assert t3.estimate_chunk_size(*small, 50) == 50
+
+
+def scratch(size, count):
+    """What XLA says that the transpose takes."""
     bonds, ranks, modes = SIZES["tt_ranks"], SIZES["tucker_ranks"], SIZES["mode_shapes"]
     array = lambda *shape: jax.ShapeDtypeStruct(shape, np.float32)  # noqa: E731
     trains = tuple(array(*s) for s in zip(bonds[:-1], ranks, bonds[1:], strict=True))
     frame = jax.eval_shape(
         t3.T3Frame, tuple(array(n, m) for n, m in zip(ranks, modes, strict=True)), *[trains] * 3
     )
-    points = tuple(array(4000, m) for m in modes)
-    residual = tuple(array(3, 4000, m) for m in modes)
+    points = tuple(array(count, m) for m in modes)
+    residual = tuple(array(3, count, m) for m in modes)
     run = lambda *args: t3.probe_derivatives_transpose(  # noqa: E731
         *args, 2, sum_over_probes=True, chunk_size=size
     )
-    report = memory.compiled_memory(run, residual, points, points, frame)
-    assert report.temp_bytes <= budget
+    return memory.compiled_memory(run, residual, points, points, frame)
 
 
 def test_auto_works_inside_jit_and_takes_the_cache_sized_chunk(rng):
