@@ -32,7 +32,7 @@ def fingerprint(
     parts = {
         "method": f"{type(method).__name__} on {type(method.geometry).__name__}",
         "dtype": np.dtype(problem.dtype).name,
-        "sampling": f"{type(sampling).__name__} of order {sampling.order}, {_where(problem)}",
+        "sampling": f"{type(sampling).__name__} of order {sampling.highest}, {_where(problem)}",
         "data": f"{_text(problem.measured.data)} times {units.data}",
         "objective": _small((problem.square_weight, problem.ridge, units.weight)),
         "ranks": f"{tuple(sizes.tucker)} {tuple(sizes.tt)}",

@@ -219,9 +219,9 @@ def least_squares(
     square = None
     if weight is not None:
         weight = _checked_weight(weight, dtype)
-        by_order = (sampling.order or 0) + 1
+        by_order = (sampling.highest or 0) + 1
         given = (d, by_order) if measured.form.by_mode else (by_order,)
-        if measured.form.by_mode and sampling.order is None and weight.shape == (d,):
+        if measured.form.by_mode and sampling.highest is None and weight.shape == (d,):
             weight = weight[:, None]
         if weight.ndim > len(given) or weight.shape != given[len(given) - weight.ndim :]:
             raise ValueError(

@@ -22,7 +22,6 @@ from t3._fit.methods.method import objective as _objective
 from t3._fit.objective import Objective
 from t3._fit.problem import LeastSquares
 from t3._fit.split import Split
-from t3._sampling.entries import Entries
 from t3._sampling.probes import common_dtype
 from t3._sampling.sampling import Sampling
 from t3._tensor.format import TuckerTensorTrain
@@ -90,7 +89,7 @@ class FromData(eqx.Module):
         tries, zero = [], float(_objective(problem, x))
         for seed in range(_SEEDS):
             # Entries of one sign are common: a constant is their first try.
-            if seed == 0 and isinstance(sampling, Entries):
+            if seed == 0 and sampling.indexed:
                 vectors = tuple(jnp.ones(n, x.dtype) for n in x.shape)
             else:
                 keys = jax.random.split(jax.random.fold_in(self.key, seed), x.ndim)
@@ -106,10 +105,10 @@ class FromData(eqx.Module):
 
 def sampled_shape(sampling: Sampling) -> tuple[int, ...]:
     """Mode sizes that samples go with: the least where entries leave them open."""
-    vectors = sampling.pp if isinstance(sampling, Entries) else sampling.ww
-    if vectors is not None:
-        return tuple(int(np.shape(v)[-1]) for v in vectors)
-    return tuple(int(jnp.max(jnp.asarray(row))) + 1 for row in sampling.index)
+    vectors = [f for f in sampling.families[int(sampling.indexed) :] if f is not None]
+    if vectors:
+        return tuple(int(np.shape(v)[-1]) for v in vectors[0])
+    return tuple(int(jnp.max(jnp.asarray(row))) + 1 for row in sampling.families[0])
 
 
 def _power(problem: LeastSquares, x: TuckerTensorTrain, vectors: tuple) -> TuckerTensorTrain:

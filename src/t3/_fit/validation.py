@@ -15,8 +15,6 @@ from t3._fit.objective import Objective
 from t3._fit.problem import LeastSquares, least_squares
 from t3._fit.split import Split
 from t3._fit.units import Units, in_units
-from t3._sampling.entries import Entries
-from t3._sampling.probe import Probe
 from t3._sampling.sampling import Sampling
 from t3._tensor.format import TuckerTensorTrain
 
@@ -98,12 +96,15 @@ class SplitOff(Validation):
                 "a part can only be split off samples that this process holds whole: give "
                 "validation=(sampling, data)."
             )
-        count = _count(sampling)
+        count = math.prod(sampling.batch)
         held = min(max(1, round(self.fraction * count)), count - 1)
         if held < 1:
             raise ValueError(f"holding samples out needs two at least, got {count}.")
         order = np.asarray(jax.random.permutation(self.key, count))
-        part = lambda index: _taken(sampling, data, np.sort(index))  # noqa: E731
+
+        def part(index):
+            return sampling.taken(np.sort(index)), sampling.values_taken(data, np.sort(index))
+
         return *part(order[held:]), HeldOut(*part(order[:held]), patience=self.patience)
 
 
@@ -132,36 +133,6 @@ def as_validation(validation: Any, patience: Any = None) -> Validation | None:
             f"got {type(validation).__name__}."
         )
     return HeldOut(*validation, patience=patience)
-
-
-def _count(sampling: Sampling) -> int:
-    if isinstance(sampling, Entries):
-        return math.prod(np.shape(sampling.index)[1:])
-    stacked = hasattr(sampling.ww, "shape")
-    return math.prod(np.shape(sampling.ww)[1:-1] if stacked else np.shape(sampling.ww[0])[:-1])
-
-
-def _taken(sampling: Sampling, data: Any, index: np.ndarray) -> tuple[Sampling, Any]:
-    """Samples at some positions of their merged axes, and their data."""
-    orders = int(sampling.order is not None)
-
-    def family(arrays, before):
-        if arrays is None:
-            return None
-        if hasattr(arrays, "shape"):
-            return _rows(arrays, index, before + 1, 1)
-        return tuple(_rows(a, index, before, 1) for a in arrays)
-
-    data = family(data, orders) if isinstance(sampling, Probe) else _rows(data, index, orders, 0)
-    points = sampling.index if isinstance(sampling, Entries) else sampling.ww
-    points = _rows(points, index, 1, 0) if isinstance(sampling, Entries) else family(points, 0)
-    return type(sampling)(points, family(sampling.pp, 0), sampling.order), data
-
-
-def _rows(a: Any, index: np.ndarray, before: int, after: int) -> Any:
-    """Positions along all axes but so many leading and trailing ones, merged."""
-    a = a if isinstance(a, jax.Array) else np.asarray(a)
-    return a.reshape(*a.shape[:before], -1, *a.shape[a.ndim - after :]).take(index, axis=before)
 
 
 @jax.jit

@@ -275,12 +275,9 @@ def _cache_workload(size: int):
     probes = max(4, size // ((order + 3) * r * r * 4))
     rng = np.random.default_rng(0)
     draw = lambda *shape: jnp.asarray(rng.standard_normal(shape), jnp.float32)  # noqa: E731
-    holes = HoleTrains(
-        tuple(draw(r, n) for _ in range(d)),
-        *(tuple(draw(r, r, r) / r for _ in range(d)) for _ in range(3)),
-        draw(r),
-        draw(r),
-    )
+    tucker = tuple(draw(r, n) for _ in range(d))
+    down, left, right = (tuple(draw(r, r, r) / r for _ in range(d)) for _ in range(3))
+    holes = HoleTrains(tucker, down, left, right, draw(r), draw(r))
     points, directions = (tuple(draw(probes, n) for _ in range(d)) for _ in range(2))
     residual = tuple(draw(order + 1, probes, n) for _ in range(d))
 

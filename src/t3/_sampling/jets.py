@@ -6,7 +6,9 @@ their adjoints correlations. An affine jet ``x + s p`` is its one or two coeffic
 it is written as *rows*: ``rows(jet) . blocks``, where block 0 belongs to x and block 1 to p.
 """
 
+import functools
 import math
+from collections.abc import Iterable
 
 import jax.numpy as jnp
 import numpy as np
@@ -59,6 +61,10 @@ def correlation_rows(jet: Float[Array, "w t r"]) -> Float[Array, "w s t r"]:
     )
 
 
+def _sum(terms: Iterable[Array]) -> Array:
+    return functools.reduce(jnp.add, terms)
+
+
 def _outer(a, b):
     return a[:, :, None] * b[:, None, :]
 
@@ -70,7 +76,7 @@ def convolution_outer(
 
     Multiply-adds: ``T (T + 1) / 2 . m n`` a sample, a streaming loop without intermediates.
     """
-    return [sum(_outer(a[:, q], b[:, t - q]) for q in range(t + 1)) for t in range(a.shape[1])]
+    return [_sum(_outer(a[:, q], b[:, t - q]) for q in range(t + 1)) for t in range(a.shape[1])]
 
 
 def correlation_outer(
@@ -82,4 +88,4 @@ def correlation_outer(
     affine jet's coefficients.
     """
     count = a.shape[1]
-    return [sum(_outer(a[:, q], b[:, q + u]) for q in range(count - u)) for u in range(degree + 1)]
+    return [_sum(_outer(a[:, q], b[:, q + u]) for q in range(count - u)) for u in range(degree + 1)]

@@ -51,7 +51,7 @@ class Sampled(eqx.Module):
         return functions.entries_derivatives(self, index, pp, order, **options)
 
 
-class SampledTensor(Sampled):
+class SampledTensor(Sampled, Network):
     """Samples of a tensor, and their transposes onto its own cores.
 
     The transposes return gradients in the cores, Tucker and train, as `t3.T3Variations`; options
@@ -96,6 +96,9 @@ class SampledTangent(Sampled):
     without, every variation has the probe axes in front, and ``jax.vmap`` over the variations makes
     tangents of them, so the bare `t3.T3Variations` are returned.
     """
+
+    frame: eqx.AbstractVar[Any]
+    variations: eqx.AbstractVar[T3Variations]
 
     @classmethod
     def sample_transpose(

@@ -10,6 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 import memory
 from t3._sampling.jets import parameter_unit
@@ -120,7 +121,7 @@ def probe_shards(points: Modes) -> int:
     lead = 1 if is_packed(points) else 0
     shards = 1
     for point in [points] if lead else points:
-        if isinstance(point, jax.Array) and not isinstance(point, jax.core.Tracer):
+        if isinstance(point, jax.Array) and not isinstance(point, Tracer):
             trailing = 0 if jnp.issubdtype(point.dtype, jnp.integer) else 1
             axes = slice(lead, point.ndim - trailing)
             local = math.prod(point.sharding.shard_shape(point.shape)[axes])
@@ -201,7 +202,7 @@ def index_probes(
 def _checked_index(row: Any, mode: int, size: int) -> jax.Array:
     """Indices of a mode: those out of range raise where they are known, and else become invalid."""
     # Values that lie on devices of other processes are as little known as traced ones.
-    known = not isinstance(row, jax.core.Tracer) and getattr(row, "is_fully_addressable", True)
+    known = not isinstance(row, Tracer) and getattr(row, "is_fully_addressable", True)
     values = np.asarray(row) if known else row
     if not jnp.issubdtype(values.dtype, jnp.integer):
         raise ValueError(f"index must hold integers, got {values.dtype} for mode {mode}.")
@@ -220,7 +221,7 @@ def _checked_index(row: Any, mode: int, size: int) -> jax.Array:
 def _warn_of_square(index: Any, shape: Sequence[int]) -> None:
     """Warn of an array of d probes that could as well be meant the other way round."""
     d = len(shape)
-    if d == 1 or isinstance(index, jax.core.Tracer) or not hasattr(index, "shape"):
+    if d == 1 or isinstance(index, Tracer) or not hasattr(index, "shape"):
         return
     if tuple(index.shape) != (d, d) or not getattr(index, "is_fully_addressable", True):
         return

@@ -29,13 +29,13 @@ class Spec(NamedTuple):
 
     Attributes:
         form: the sampling without its probes.
-        count: orders computed.
+        orders: how many are computed.
         chunk_size: probes in a chunk.
         left, right: true sizes of the end bonds.
     """
 
     form: Sampling
-    count: int
+    orders: int
     chunk_size: int | None
     left: int
     right: int
@@ -218,7 +218,7 @@ def _run_tensor(arrays, spec: Spec):
     tucker, train, probes = arrays
     cores = Train(tucker, train, *_ends(train, spec))
     return map_probes(
-        lambda *inputs: spec.form.sample_chunk_keeping(cores, spec.count, *inputs),
+        lambda *inputs: spec.form.sample_chunk_keeping(cores, spec.orders, *inputs),
         probes.shape,
         *spec.form.along(probes.points, probes.directions)[:2],
         packed=is_packed(tucker),
@@ -242,7 +242,7 @@ def _trainable_bwd(kept, cotangent, perturbed, arrays, spec: Spec):
 
     def run(chunk, *families, **options):
         return map_probes(
-            lambda *inputs: chunk(holes, spec.count, *inputs),
+            lambda *inputs: chunk(holes, spec.orders, *inputs),
             probes.shape,
             *families,
             packed=packed,

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from t3._sampling.probes import Along, Modes, Probes, checked_order, checked_values
 from t3._tensor.network import HoleTrains, Train
@@ -26,14 +27,14 @@ class Sampling(eqx.Module):
     are w probes in the storage of the cores, and values are derivatives ``(count, w)``, or
     ``(count, w, *value_shape)``, or by mode d arrays ``(count, w, N_i)`` in that storage.
 
+    One with derivatives has their highest order as a static field `order`, after its probes.
+
     Attributes:
-        order: highest derivative K; None for plain samples, whose values have no order axis.
         by_mode: whether a probe's value is a vector for each mode, of its size.
         value_ndim: axes of a probe's value, where it is one array.
         indexed: whether points are integer indices.
     """
 
-    order: eqx.AbstractVar[int | None]
     by_mode: ClassVar[bool] = False
     value_ndim: ClassVar[int] = 0
     indexed: ClassVar[bool] = False
@@ -49,6 +50,11 @@ class Sampling(eqx.Module):
         """Values of a tensor. Linear in each of its cores."""
 
     # What most have in common.
+
+    @property
+    def highest(self) -> int | None:
+        """Highest derivative K; None for plain samples, whose values have no order axis."""
+        return getattr(self, "order", None)
 
     def value_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Shape of one probe's value, where it is one array."""
@@ -151,7 +157,7 @@ class Sampling(eqx.Module):
 
     def count(self, ndim: int) -> int:
         """Orders that are computed for a tensor of so many modes: the others are zero."""
-        return min(self.order or 0, self.degree(ndim)) + 1
+        return min(self.highest or 0, self.degree(ndim)) + 1
 
     def numbers(self, shape: tuple[int, ...]) -> int:
         """Of one probe's value, of one order."""
@@ -163,12 +169,12 @@ class Sampling(eqx.Module):
         Raises:
             ValueError: shapes that do not fit, a negative order, directions without an order.
         """
-        if self.order is None and getattr(self, "pp", None) is not None:
+        if self.highest is None and getattr(self, "pp", None) is not None:
             raise ValueError(
                 "The directions pp of samples without derivatives have no effect: give order=, or "
                 "leave pp out."
             )
-        checked_order(self.order or 0)
+        checked_order(self.highest or 0)
         return self.probes(shape, dtype)
 
     def checked(self, values: Any, probes: Probes, dtype: Any, name: str) -> Any:
@@ -177,14 +183,14 @@ class Sampling(eqx.Module):
         Raises:
             ValueError: shapes that do not fit, complex numbers.
         """
-        orders = () if self.order is None else (self.order + 1,)
+        orders = () if self.highest is None else (self.highest + 1,)
         last = None if self.by_mode else self.value_shape(probes.shape)
         values = checked_values(name, values, probes, orders, last, dtype)
         keep, before = self.count(len(probes.shape)), self.axis - 1
 
         def merged(a):
             first = a.ndim - len(orders) - len(probes.batch) - self._trailing
-            shape = *a.shape[:first], (self.order or 0) + 1, probes.count
+            shape = *a.shape[:first], (self.highest or 0) + 1, probes.count
             a = a.reshape(*shape, *a.shape[a.ndim - self._trailing :])
             return jax.lax.slice_in_dim(a, 0, keep, axis=a.ndim + before)
 
@@ -194,7 +200,7 @@ class Sampling(eqx.Module):
         """Merged values in the form of the probes: their axes, all orders, stacked or not."""
         if self.by_mode:
             values = modes_as_given(values, probes)
-        orders = () if self.order is None else (self.order + 1,)
+        orders = () if self.highest is None else (self.highest + 1,)
 
         def spread(a):
             axis = a.ndim + self.axis - 1
@@ -226,6 +232,29 @@ class Sampling(eqx.Module):
         """The sampling without its probes."""
         return self.with_families((None,) * len(self._dynamic()))
 
+    @property
+    def leading(self) -> tuple[tuple[int, int], ...]:
+        """How many axes each of the families has before and behind those of its probes."""
+        before = [int(f is not None and is_packed(f)) for f in self.families]
+        return tuple((n, 0 if self.indexed and i == 0 else 1) for i, n in enumerate(before))
+
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """The probe axes, as they were given."""
+        (before, behind), points = self.leading[0], self.families[0]
+        shape = np.shape(points)[before:] if before else np.shape(points[0])
+        return tuple(shape[: len(shape) - behind])
+
+    def taken(self, index: np.ndarray) -> "Sampling":
+        """The sampling at some positions of its merged probe axes."""
+        pairs = zip(self.families, self.leading, strict=True)
+        return self.with_families(tuple(_rows(f, index, *around) for f, around in pairs))
+
+    def values_taken(self, values: Any, index: np.ndarray) -> Any:
+        """Values at some positions of their merged probe axes."""
+        before = int(self.highest is not None) + self.by_mode * self.leading[0][0]
+        return _rows(values, index, before, -1 - self.axis, by_mode=self.by_mode)
+
     def _dynamic(self) -> list[str]:
         return [f.name for f in dataclasses.fields(self) if not f.metadata.get("static", False)]
 
@@ -246,3 +275,15 @@ def check_sampling(sampling: Any) -> None:
             "sampling must be t3.Probe, t3.Apply, t3.Entries or another t3.Sampling, got "
             f"{type(sampling).__name__}."
         )
+
+
+def _rows(family: Any, index: np.ndarray, before: int, behind: int, *, by_mode: bool = True) -> Any:
+    def rows(a):
+        a = a if isinstance(a, jax.Array) else np.asarray(a)
+        return a.reshape(*a.shape[:before], -1, *a.shape[a.ndim - behind :]).take(
+            index, axis=before
+        )
+
+    if by_mode and isinstance(family, tuple | list):
+        return tuple(map(rows, family))
+    return None if family is None else rows(family)

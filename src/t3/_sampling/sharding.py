@@ -14,7 +14,6 @@ import memory
 from t3._sampling.probes import probe_shards
 from t3._sampling.sampling import Sampling
 from t3._sampling.stack import callers_level
-from t3._tensor.packing import is_packed
 
 
 class ShardedProbesWarning(UserWarning):
@@ -47,12 +46,10 @@ def over_devices(
     network, sampling, residual = parts
     axis = memory.mesh_axis(mesh, axis)
     devices, families = mesh.shape[axis], sampling.families
-    counts = set()
-    for i, family in enumerate(families):
-        trailing = 0 if sampling.indexed and i == 0 else 1
-        lead = _lead(family)
+    counts, before = set(), [lead for lead, _ in sampling.leading]
+    for family, (lead, behind) in zip(families, sampling.leading, strict=True):
         for a in [] if family is None else [family] if lead else family:
-            counts.add(np.shape(a)[lead] if np.ndim(a) > lead + trailing else 0)
+            counts.add(np.shape(a)[lead] if np.ndim(a) > lead + behind else 0)
     if counts == {0}:
         raise ValueError(
             "the points must have a probe axis to split over devices, got single ones."
@@ -65,13 +62,15 @@ def over_devices(
             "residual is zero, and leave their rows out."
         )
     # Where values have their first probe axis.
-    first = (sampling.order is not None) + (sampling.by_mode and _lead(families[0]))
+    first = (sampling.highest is not None) + sampling.by_mode * before[0]
     if missing and len(counts) == 1:
         # Zero residuals add nothing to the sum.
-        families = tuple(_filled(family, _lead(family), missing) for family in families)
+        families = tuple(
+            _filled(f, lead, missing) for f, lead in zip(families, before, strict=True)
+        )
         residual = _filled(residual, first, missing)
     spec = lambda place: PartitionSpec(*[None] * place, axis)  # noqa: E731
-    specs = PartitionSpec(), tuple(spec(_lead(family)) for family in families), spec(first)
+    specs = PartitionSpec(), tuple(map(spec, before)), spec(first)
     out = PartitionSpec() if summed else spec(first if residual is None else 0)
 
     def local(network, families, residual):
@@ -109,11 +108,6 @@ def warn_of_sharded_probes(sampling: Sampling) -> None:
             ShardedProbesWarning,
             stacklevel=callers_level(),
         )
-
-
-def _lead(family: Any) -> int:
-    """Axes before the probes: the modes of a stacked family."""
-    return int(family is not None and is_packed(family))
 
 
 def _filled(family: Any, axis: int, missing: int) -> Any:

@@ -99,5 +99,6 @@ class TensorCores(Network):
     @property
     def holes(self) -> HoleTrains:
         """The tensor seen as the frame of its own cores."""
-        ends = self.left_end[: self.sizes.tt[0]], self.right_end[: self.sizes.tt[-1]]
-        return HoleTrains(self.tucker_cores, *[self.tt_cores] * 3, *ends)
+        tt, bonds = self.tt_cores, self.sizes.tt
+        left_end, right_end = self.left_end[: bonds[0]], self.right_end[: bonds[-1]]
+        return HoleTrains(self.tucker_cores, tt, tt, tt, left_end, right_end)

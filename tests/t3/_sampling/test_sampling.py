@@ -24,7 +24,6 @@ class Totals(t3.Sampling):
     value_ndim: ClassVar[int] = 1
 
     ww: Any
-    order: None = eqx.field(static=True, default=None)
     factors: tuple[float, ...] = eqx.field(static=True, default=(1.0, 2.0, -1.0))
 
     def value_shape(self, shape):
