@@ -229,7 +229,9 @@ def _probe_bytes(
     """Scratch of a chunk for each further probe, read from XLA."""
     shape, up, down, left, right = sizes
     modes = len(shape)
-    array = lambda *shape: jax.ShapeDtypeStruct(shape, dtype)  # noqa: E731
+
+    def array(*shape: int) -> Any:
+        return jax.ShapeDtypeStruct(shape, dtype)
 
     def family(*axes):
         """Cores with these axes, one tuple of sizes for each."""

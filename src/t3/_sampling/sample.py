@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+import memory
 from t3._sampling.chunk_size import ChunkSize, resolve_chunk_size
 from t3._sampling.loop import map_probes
 from t3._sampling.probes import Along, Probes, common_dtype
@@ -46,7 +47,7 @@ def sample(
     sampling: Sampling,
     *,
     chunk_size: ChunkSize = "auto",
-    mesh: Mesh | None = None,
+    mesh: Mesh | memory.Devices | None = None,
     axis: str | None = None,
 ) -> Any:
     """What a sampling measures of a tensor or of a tangent (then this is ``J v``).
@@ -74,14 +75,9 @@ def sample(
         outputs.
     """
     check_sampling(sampling)
-    if mesh is not None:
-        return over_devices(
-            lambda x, sampling, _: sample(x, sampling, chunk_size=chunk_size),
-            (x, sampling, None),
-            mesh,
-            axis,
-            summed=False,
-        )
+    devices = memory.Devices.of(mesh, axis)
+    if devices is not None:
+        return over_devices(_share, x, sampling, None, devices, chunk_size, summed=False)
     warn_of_sharded_probes(sampling)
     if not isinstance(x, TensorCores) and not hasattr(x, "variations"):
         raise ValueError(
@@ -111,7 +107,7 @@ def sample_transpose(
     *,
     sum_over_probes: bool = False,
     chunk_size: ChunkSize = "auto",
-    mesh: Mesh | None = None,
+    mesh: Mesh | memory.Devices | None = None,
     axis: str | None = None,
 ) -> T3Variations:
     """Transpose of `sample` of tangents, ``J^T r``: residuals back-projected onto a frame.
@@ -143,15 +139,10 @@ def sample_transpose(
         outputs. Orders above the degree cost nothing: they do not depend on the tensor.
     """
     check_sampling(sampling)
-    if mesh is not None:
-
-        def share(frame, sampling, residual):
-            return sample_transpose(
-                residual, sampling, frame, sum_over_probes=sum_over_probes, chunk_size=chunk_size
-            )
-
-        parts = frame, sampling, residual
-        return over_devices(share, parts, mesh, axis, summed=sum_over_probes)
+    devices = memory.Devices.of(mesh, axis)
+    if devices is not None:
+        options = {"summed": sum_over_probes}
+        return over_devices(_share, frame, sampling, residual, devices, chunk_size, **options)
     warn_of_sharded_probes(sampling)
     dtype = common_dtype(frame, residual, sampling)
     probes = sampling.located(frame.shape, dtype)
@@ -165,6 +156,14 @@ def sample_transpose(
     if sum_over_probes:
         return variations
     return jax.tree.map(lambda a: a.reshape(*probes.batch, *a.shape[1:]), variations)
+
+
+def _share(network, sampling: Sampling, residual, chunk_size: ChunkSize, summed: bool):
+    """What one of many devices does."""
+    if residual is None:
+        return sample(network, sampling, chunk_size=chunk_size)
+    options = {"sum_over_probes": summed, "chunk_size": chunk_size}
+    return sample_transpose(residual, sampling, network, **options)
 
 
 @eqx.filter_jit

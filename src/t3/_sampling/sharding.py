@@ -1,5 +1,6 @@
 """Sampling over many devices: each takes its share of the probes."""
 
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 import memory
 from t3._sampling.probes import probe_shards
@@ -22,31 +23,31 @@ class ShardedProbesWarning(UserWarning):
 
 def over_devices(
     fn: Callable[..., Any],
-    parts: tuple[Any, Sampling, Any],
-    mesh: Mesh,
-    axis: str | None,
+    network: Any,
+    sampling: Sampling,
+    residual: Any,
+    devices: memory.Devices,
+    chunk_size: Any,
     *,
     summed: bool,
 ) -> Any:
-    """``fn(network, sampling, residual)`` of each device's share of the probes.
+    """``fn(network, sampling, residual, chunk_size, summed)`` of each device's share of the probes.
 
     Args:
-        fn: for one device. Results that are not summed have probes first, as variations do; those
-            of a sampling have orders and, stacked, modes before them.
-        parts: the network is on every device; sampling and residual (or None) are split along their
-            first probe axis.
-        mesh, axis: the devices, and the mesh axis to split over.
+        fn: for one device; the same function at each call, or it is compiled anew. Results that are
+            not summed have probes first, as variations do; without a residual they are values.
+        network: on every device.
+        sampling, residual: split along their first probe axis; the residual may be None.
+        devices: to split over.
+        chunk_size: probes that one device works on at a time.
         summed: add the results of all devices.
 
     Raises:
-        ValueError, TypeError: a mesh or an axis that `memory.mesh_axis` refuses.
-        ValueError: no probe axis; or kept results of a number of probes that the mesh axis does not
+        ValueError: no probe axis; or kept results of a number of probes that the devices do not
             divide, which could not stay split.
     """
-    network, sampling, residual = parts
-    axis = memory.mesh_axis(mesh, axis)
-    devices, families = mesh.shape[axis], sampling.families
-    counts, before = set(), [lead for lead, _ in sampling.leading]
+    counts, families = set(), sampling.families
+    before = tuple(lead for lead, _ in sampling.leading)
     for family, (lead, behind) in zip(families, sampling.leading, strict=True):
         for a in [] if family is None else [family] if lead else family:
             counts.add(np.shape(a)[lead] if np.ndim(a) > lead + behind else 0)
@@ -54,47 +55,47 @@ def over_devices(
         raise ValueError(
             "the points must have a probe axis to split over devices, got single ones."
         )
-    missing = max(-count % devices for count in counts)
+    missing = max(-count % devices.count for count in counts)
     if missing and not summed:
         raise ValueError(
-            f"the first probe axis must divide over the {devices} devices of mesh axis {axis!r} for "
-            f"kept results to stay split, got {counts.pop()} probes. Append {missing} probes whose "
-            "residual is zero, and leave their rows out."
+            f"the first probe axis must divide over the {devices.count} devices of mesh axis "
+            f"{devices.axis!r} for kept results to stay split, got {counts.pop()} probes. Append "
+            f"{missing} probes whose residual is zero, and leave their rows out."
         )
     # Where values have their first probe axis.
-    first = (sampling.highest is not None) + sampling.by_mode * before[0]
+    first = int(sampling.highest is not None) + sampling.by_mode * before[0]
     if missing and len(counts) == 1:
         # Zero residuals add nothing to the sum.
         families = tuple(
             _filled(f, lead, missing) for f, lead in zip(families, before, strict=True)
         )
         residual = _filled(residual, first, missing)
-    spec = lambda place: PartitionSpec(*[None] * place, axis)  # noqa: E731
-    specs = PartitionSpec(), tuple(map(spec, before)), spec(first)
-    out = PartitionSpec() if summed else spec(first if residual is None else 0)
+    parts = network, families, residual
+    return _run(parts, fn, sampling.form, devices, (before, first), chunk_size, summed)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2, 3, 4, 5, 6))
+def _run(parts, fn, form, devices, places, chunk_size, summed: bool):
+    before, first = places
+    whole = PartitionSpec()
+    specs = whole, tuple(map(devices.spec, before)), devices.spec(first)
+    out = whole if summed else devices.spec(first if parts[2] is None else 0)
 
     def local(network, families, residual):
-        result = fn(network, sampling.form.with_families(families), residual)
+        result = fn(network, form.with_families(families), residual, chunk_size, summed)
         if not summed:
             return result
         # One vector, so that there is one reduction and not one for each core.
         flat, restore = ravel_pytree(result)
-        return restore(jax.lax.psum(flat, axis))
+        return restore(jax.lax.psum(flat, devices.axis))
 
-    run = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=out)
-
-    def placed(*parts):
-        if AxisType.Explicit in mesh.axis_types:
-            # Types of such a mesh say where arrays are; shard_map wants them to say what it does.
-            place = lambda spec, tree: jax.tree.map(  # noqa: E731
-                lambda a: jax.sharding.reshard(a, NamedSharding(mesh, spec)), tree
-            )
-            parts = jax.tree.map(
-                place, specs, parts, is_leaf=lambda s: isinstance(s, PartitionSpec)
-            )
-        return run(*parts)
-
-    return jax.jit(placed)(network, families, residual)
+    if devices.is_explicit:
+        # Types of such a mesh say where arrays are; shard_map wants them to say what it does.
+        place = lambda spec, tree: jax.tree.map(  # noqa: E731
+            lambda a: jax.sharding.reshard(a, NamedSharding(devices.mesh, spec)), tree
+        )
+        parts = jax.tree.map(place, specs, parts, is_leaf=lambda s: isinstance(s, PartitionSpec))
+    return jax.shard_map(local, mesh=devices.mesh, in_specs=specs, out_specs=out)(*parts)
 
 
 def warn_of_sharded_probes(sampling: Sampling) -> None:
