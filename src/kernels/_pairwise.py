@@ -20,7 +20,7 @@ from kernels._tiles import (
 )
 from kernels._weights import Profile, shape_cotangent
 from kernels._wide import wide_cotangents, wide_shape_cotangent, wide_sum
-from memory import map_concat, map_sum
+from memory import checked_floats, checked_integer, map_concat, map_sum
 
 # Targets and sources of one tile. Up to MAX_UNROLLED dimensions tiles are square, and of the pairs of
 # all particles with all each is evaluated once for both sides; nanoseconds a pair, d = 3, n = 10,000,
@@ -76,18 +76,13 @@ def kernel_sum(
     Cost:
         O(n m (d + c)) operations; memory of the inputs, the output and a few tiles.
     """
-    particles, charges = jnp.asarray(particles), jnp.asarray(charges)
+    particles, charges = checked_floats("particles", particles), checked_floats("charges", charges)
     _check_rows("charges", charges, particles)
     if targets is None:
         sizes = tile_sizes(particles.shape[1], tile, count=particles.shape[0])
         return charges + _sum_over_others(kernel, False, sizes, particles, charges)
     sizes = tile_sizes(particles.shape[1], tile)
-    targets = jnp.asarray(targets)
-    if targets.ndim != 2 or targets.shape[1] != particles.shape[1]:
-        raise ValueError(
-            f"targets must have shape (m, {particles.shape[1]}) like particles of shape "
-            f"{particles.shape}, got {targets.shape}"
-        )
+    targets = checked_floats("targets", targets, ("m", particles.shape[1]))
     return _sum_over_targets(kernel, sizes, particles, charges, targets)
 
 
@@ -128,7 +123,7 @@ def stein_sum(
     Source:
         Liu and Wang, Stein variational gradient descent, 2016, equation 8.
     """
-    particles, scores = jnp.asarray(particles), jnp.asarray(scores)
+    particles, scores = checked_floats("particles", particles), checked_floats("scores", scores)
     if scores.shape != particles.shape:
         raise ValueError(
             f"scores must have the shape of the particles {particles.shape}, got {scores.shape}"
@@ -150,9 +145,9 @@ def tile_sizes(
     With `count`, for sums of so many particles over themselves.
     """
     if tile is not None:
-        if len(tile) != 2 or any(int(size) < 1 for size in tile):
-            raise ValueError(f"tile must be two positive sizes (targets, sources), got {tile}")
-        return int(tile[0]), int(tile[1])
+        if not isinstance(tile, tuple | list) or len(tile) != 2:
+            raise ValueError(f"tile must be two positive sizes (targets, sources), got {tile!r}")
+        return checked_integer("tile[0]", tile[0], 1), checked_integer("tile[1]", tile[1], 1)
     narrow, wide = DEFAULT_TILES["cpu" if jax.default_backend() == "cpu" else "accelerator"]
     if dimension > MAX_UNROLLED:
         return wide

@@ -14,6 +14,7 @@ from jaxtyping import Array, ArrayLike, Float
 from kernels._exponential import half_square_exp
 from kernels._mixtures import power_rates, power_weights
 from kernels._tiles import dot
+from memory import checked_floats
 
 
 class RadialKernel(eqx.Module):
@@ -161,32 +162,38 @@ class RadialKernel(eqx.Module):
                 f"the metric has shape {self.metric.shape}, but the points have {dimension} "
                 f"dimensions: give shape ({dimension}, {dimension})"
             )
-        return jnp.linalg.cholesky(self.metric).astype(dtype)
+        return jnp.linalg.cholesky(self.metric.astype(_solved_in(self.metric.dtype))).astype(dtype)
 
     def scale(self, points: Float[Array | np.ndarray, "n d"]) -> Float[Array, "n d"]:
         """Scaled coordinates z = x L, in which the kernel is a function of the plain distance."""
+        points = checked_floats("points", points, ("n", "d"))
         if self.metric is None:
             return points * self.rates(points.shape[1], points.dtype)[None, :]
         return dot(points, self.factor(points.shape[1], points.dtype))
 
     def unscale_gradient(self, vectors: Float[Array | np.ndarray, "n d"]) -> Float[Array, "n d"]:
         """v L^T: a gradient or an update direction, from scaled coordinates to the points' own."""
+        vectors = checked_floats("vectors", vectors, ("n", "d"))
         if self.metric is None:
             return vectors * self.rates(vectors.shape[1], vectors.dtype)[None, :]
         return dot(vectors, self.factor(vectors.shape[1], vectors.dtype).T)
 
     def scale_gradient(self, vectors: Float[Array | np.ndarray, "n d"]) -> Float[Array, "n d"]:
         """s L^-T: a score, from the points' own coordinates to scaled ones."""
+        vectors = checked_floats("vectors", vectors, ("n", "d"))
         if self.metric is None:
             return vectors / self.rates(vectors.shape[1], vectors.dtype)[None, :]
-        factor = self.factor(vectors.shape[1], vectors.dtype)
-        return jax.scipy.linalg.solve_triangular(factor, vectors.T, lower=True).T
+        dtype = _solved_in(vectors.dtype)
+        factor, columns = self.factor(vectors.shape[1], dtype), vectors.astype(dtype).T
+        solved = jax.scipy.linalg.solve_triangular(factor, columns, lower=True)
+        return solved.T.astype(vectors.dtype)
 
     def __call__(
         self, x: Float[Array | np.ndarray, "n d"], y: Float[Array | np.ndarray, "m d"]
     ) -> Float[Array, "n m"]:
         """The dense kernel matrix. Memory n m d: for checks and small sizes."""
-        x, y = jnp.asarray(x), jnp.asarray(y)
+        x = checked_floats("x", x, ("n", "d"))
+        y = checked_floats("y", y, ("m", x.shape[1]))
         difference = x[:, None, :] - y[None, :, :]
         z = self.scale(difference.reshape(-1, x.shape[1])).reshape(difference.shape)
         return self.value(jnp.sum(z**2, axis=-1))
@@ -213,7 +220,8 @@ class Gaussian(RadialKernel):
         return (1.0,)
 
     def mixture_weights(self, rates: tuple[float, ...] | Float[Array, " g"]) -> Float[Array, " g"]:
-        return jnp.ones(1)
+        # As a value, which compiles nothing.
+        return jax.device_put(np.ones(1, jnp.result_type(float)))
 
     def cutoff(self, tolerance: float) -> float:
         return math.sqrt(2 * math.log(1 / tolerance))
@@ -240,8 +248,13 @@ class InverseMultiquadric(RadialKernel):
         return power_weights(rates, jnp.asarray(0.5), jnp.asarray(1.0))
 
 
+def _solved_in(dtype):
+    """The dtype for Cholesky factors and triangular systems, which half precision has none of."""
+    return jnp.promote_types(dtype, jnp.float32)
+
+
 def _checked_bandwidth(bandwidth: ArrayLike | Sequence[float], owner: str) -> Array:
-    bandwidth = _as_float(bandwidth)
+    bandwidth = checked_floats(f"the bandwidth of {owner}", bandwidth)
     if bandwidth.ndim > 1:
         raise ValueError(
             f"the bandwidth of {owner} has shape {bandwidth.shape}: give a scalar, or one value "
@@ -257,7 +270,7 @@ def _checked_bandwidth(bandwidth: ArrayLike | Sequence[float], owner: str) -> Ar
 
 
 def _checked_metric(metric: ArrayLike | None, owner: str) -> Array:
-    metric = _as_float(metric)
+    metric = checked_floats(f"the metric of {owner}", metric)
     if metric.ndim != 2 or metric.shape[0] != metric.shape[1]:
         raise ValueError(f"the metric of {owner} must have shape (d, d), got {metric.shape}")
     if not isinstance(metric, jax.core.Tracer):
@@ -272,10 +285,3 @@ def _checked_metric(metric: ArrayLike | None, owner: str) -> Array:
                 f"{smallest:.3g}"
             )
     return metric
-
-
-def _as_float(value) -> Array:
-    value = jnp.asarray(value)
-    if not jnp.issubdtype(value.dtype, jnp.floating):
-        value = value.astype(jnp.result_type(float))
-    return value

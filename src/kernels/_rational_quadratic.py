@@ -10,6 +10,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from kernels._mixtures import power_rates, power_weights
 from kernels._profiles import RadialKernel
+from memory import checked_floats
 
 # Dropping far pairs gains something where a profile reaches at most so many times as far as a Gaussian.
 _FURTHER = 3.0
@@ -46,7 +47,7 @@ class RationalQuadratic(RadialKernel):
             ValueError: on an alpha that is not a positive, finite scalar, and as `RadialKernel` does.
         """
         super().__init__(bandwidth, metric=metric)
-        alpha = jnp.asarray(alpha, jnp.result_type(float))
+        alpha = checked_floats("alpha", alpha).astype(jnp.result_type(float))
         traced = isinstance(alpha, jax.core.Tracer)
         if alpha.shape != () or not (traced or (np.isfinite(alpha) and alpha > 0)):
             raise ValueError(f"alpha must be one positive, finite number, got {alpha}")

@@ -75,7 +75,7 @@ def checked_floats(name: str, value: Any, shape: tuple[int | str, ...] | None = 
         )
     if not isinstance(value, jax.Array):
         try:
-            value = np.asarray(value) if not _holds_jax(value) else jnp.asarray(value)
+            value = jnp.asarray(value) if _holds_jax(value) else np.asarray(value)
         except (ValueError, TypeError) as error:
             raise ValueError(f"{name} must be an array of numbers, got {_brief(value)}") from error
     dtype = value.dtype
@@ -84,11 +84,13 @@ def checked_floats(name: str, value: Any, shape: tuple[int | str, ...] | None = 
     if jnp.issubdtype(dtype, jnp.floating):
         if jnp.finfo(dtype).bits < 16:
             raise ValueError(f"{name} has dtype {dtype}, too short to compute in: cast to bfloat16")
-        value = jnp.asarray(value)
     elif dtype == np.bool_ or jnp.issubdtype(dtype, jnp.integer):
-        value = jnp.asarray(value).astype(jnp.result_type(float))
+        value = value.astype(jnp.result_type(float))
     else:
         raise ValueError(f"{name} must be an array of numbers, got {_brief(value)}")
+    if isinstance(value, np.ndarray):
+        # A copy, so that nobody else writes to it, without the program that `jnp.array` would compile.
+        value = jax.device_put(np.array(value))
     if shape is not None and not (
         value.ndim == len(shape)
         and all(isinstance(s, str) or s == m for s, m in zip(shape, value.shape, strict=True))

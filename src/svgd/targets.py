@@ -10,6 +10,8 @@ from jax.scipy.linalg import solve_triangular
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
+from memory import checked_floats
+
 __all__ = ["Banana", "GaussianMixture", "banana", "gaussian", "gaussian_mixture"]
 
 
@@ -57,8 +59,8 @@ class GaussianMixture(Distribution):
 
     def _components(self, point: ArrayLike) -> tuple[Array, Array]:
         """Log of each weighted component's density, and its score."""
-        point = jnp.asarray(point).astype(self.means.dtype)
-        d = point.shape[0]
+        d = self.means.shape[1]
+        point = checked_floats("point", point, (d,)).astype(self.means.dtype)
 
         def component(log_weight, mean, factor):
             standard = solve_triangular(factor, point - mean, lower=True)
@@ -100,11 +102,7 @@ class Banana(Distribution):
 
     def _straighten(self, point: ArrayLike) -> tuple[Array, Array]:
         """The independent standard normals behind a point, and its first coordinate."""
-        point = jnp.asarray(point).astype(self.scale.dtype)
-        if point.shape != (self.dimension,):
-            raise ValueError(
-                f"expected one point of shape ({self.dimension},), got {point.shape}: use vmap"
-            )
+        point = checked_floats("point", point, (self.dimension,)).astype(self.scale.dtype)
         first = point[0]
         second = point[1] - self.curvature * (first**2 - self.scale**2)
         return point.at[0].set(first / self.scale).at[1].set(second), first
@@ -117,7 +115,9 @@ def gaussian(mean: ArrayLike, covariance: ArrayLike) -> GaussianMixture:
         mean: (d,).
         covariance: (d, d).
     """
-    mean, covariance = _floats(mean), _floats(covariance)
+    mean, covariance = _floats("mean", mean), _floats("covariance", covariance)
+    if mean.ndim != 1:
+        raise ValueError(f"mean must have shape (d,), got {mean.shape}")
     return gaussian_mixture(jnp.ones(1, mean.dtype), mean[None], covariance[None])
 
 
@@ -135,7 +135,8 @@ def gaussian_mixture(
         ValueError: on shapes that do not match, and, when concrete, weights that are not positive
             or covariances that are not positive definite.
     """
-    weights, means, covariances = _floats(weights), _floats(means), _floats(covariances)
+    weights, means = _floats("weights", weights), _floats("means", means)
+    covariances = _floats("covariances", covariances)
     if means.ndim != 2 or weights.shape != means.shape[:1]:
         raise ValueError(
             f"expected weights (k,) and means (k, d), got {weights.shape} and {means.shape}"
@@ -144,9 +145,11 @@ def gaussian_mixture(
     if covariances.shape != (k, d, d):
         raise ValueError(f"expected covariances of shape {(k, d, d)}, got {covariances.shape}")
     factors = jnp.linalg.cholesky(covariances)
+    turned = jnp.swapaxes(covariances, 1, 2)
     for value, good, text in (
         (weights, lambda: bool(jnp.all(weights > 0)), "weights must be positive"),
         (factors, lambda: bool(jnp.all(jnp.isfinite(factors))), "covariances must be definite"),
+        (turned, lambda: np.allclose(covariances, turned), "covariances must be symmetric"),
     ):
         if not isinstance(value, jax.core.Tracer) and not good():
             raise ValueError(text)
@@ -160,15 +163,19 @@ def banana(curvature: ArrayLike = 0.5, scale: ArrayLike = 2.0, dimension: int = 
         curvature: how much it bends; 0 is a Gaussian.
         scale: standard deviation of the first coordinate.
         dimension: at least 2.
+
+    Raises:
+        ValueError: on other shapes, and, when concrete, a scale that is not positive.
     """
     if dimension < 2:
         raise ValueError(f"a banana needs at least two dimensions, got {dimension}")
-    return Banana(_floats(curvature), _floats(scale), dimension)
+    scale = _floats("scale", scale, ())
+    if not isinstance(scale, jax.core.Tracer) and not scale > 0:
+        raise ValueError(f"scale must be positive, got {scale}")
+    return Banana(_floats("curvature", curvature, ()), scale, dimension)
 
 
-def _floats(value: ArrayLike) -> Array:
-    array = jnp.asarray(value)
-    if not jnp.issubdtype(array.dtype, jnp.floating) or array.weak_type:
-        dtype = array.dtype if jnp.issubdtype(array.dtype, jnp.floating) else float
-        array = jnp.asarray(value, jnp.result_type(dtype))
-    return array
+def _floats(name: str, value: ArrayLike, shape: tuple[int, ...] | None = None) -> Array:
+    array = checked_floats(name, value, shape)
+    # Half precision has no Cholesky factors; a weak type would change with what it meets.
+    return jnp.asarray(array, jnp.promote_types(array.dtype, jnp.float32))

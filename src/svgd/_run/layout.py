@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from memory import checked_floats
 from svgd._checks import sum_is_finite
 
 
@@ -81,7 +82,7 @@ def lay_out(
     leaves, treedef = jax.tree.flatten(particles)
     if not leaves:
         raise ValueError(f"the {name} hold no array")
-    leaves = [_as_float(leaf) for leaf in leaves]
+    leaves = [checked_floats(f"the {name}", leaf) for leaf in leaves]
     shapes = [leaf.shape for leaf in leaves]
     bare = jax.tree_util.treedef_is_leaf(treedef)
     if bare and len(shapes[0]) < 2:
@@ -128,13 +129,3 @@ def lay_out_alike(
             f"the {names[1]} are {others.dtype}, but the {names[0]} {rows.dtype}: cast one of them"
         )
     return layout, rows, others
-
-
-def _as_float(leaf: Any) -> Array:
-    # A copy, without the program that `jnp.asarray` would compile for it.
-    array = jax.device_put(np.array(leaf)) if isinstance(leaf, np.ndarray) else jnp.asarray(leaf)
-    if jnp.issubdtype(array.dtype, jnp.floating):
-        return array
-    if jnp.issubdtype(array.dtype, jnp.integer):
-        return array.astype(jnp.result_type(float))
-    raise ValueError(f"particles must be real numbers, got dtype {array.dtype}")

@@ -7,6 +7,7 @@ import pytest
 from normal_start import standard_normal, start
 
 import svgd
+from svgd import _checks
 from svgd._run import layout as _particles
 
 
@@ -68,7 +69,7 @@ def test_bad_input(name):
 @pytest.mark.parametrize("in_host_memory", [True, False])
 def test_finite_particles_are_told_in_one_pass(in_host_memory, monkeypatch, dtype):
     """Both ways: reading host memory in place, and a sum on the device."""
-    monkeypatch.setattr(_particles, "_in_host_memory", lambda rows: in_host_memory)
+    monkeypatch.setattr(_checks, "_in_host_memory", lambda rows: in_host_memory)
     rows = jnp.asarray(start(7, 2, dtype))
     assert _particles.sum_is_finite(rows)
     assert not _particles.sum_is_finite(rows.at[3, 1].set(jnp.nan))
