@@ -14,7 +14,7 @@ from jaxtyping import Array, ArrayLike, Float
 from kernels._exponential import half_square_exp
 from kernels._mixtures import power_rates, power_weights
 from kernels._tiles import dot
-from memory import checked_floats
+from memory import checked_floats, working_dtype
 
 
 class RadialKernel(eqx.Module):
@@ -162,7 +162,9 @@ class RadialKernel(eqx.Module):
                 f"the metric has shape {self.metric.shape}, but the points have {dimension} "
                 f"dimensions: give shape ({dimension}, {dimension})"
             )
-        return jnp.linalg.cholesky(self.metric.astype(_solved_in(self.metric.dtype))).astype(dtype)
+        return jnp.linalg.cholesky(self.metric.astype(working_dtype(self.metric.dtype))).astype(
+            dtype
+        )
 
     def scale(self, points: Float[Array | np.ndarray, "n d"]) -> Float[Array, "n d"]:
         """Scaled coordinates z = x L, in which the kernel is a function of the plain distance."""
@@ -183,7 +185,7 @@ class RadialKernel(eqx.Module):
         vectors = checked_floats("vectors", vectors, ("n", "d"))
         if self.metric is None:
             return vectors / self.rates(vectors.shape[1], vectors.dtype)[None, :]
-        dtype = _solved_in(vectors.dtype)
+        dtype = working_dtype(vectors.dtype)
         factor, columns = self.factor(vectors.shape[1], dtype), vectors.astype(dtype).T
         solved = jax.scipy.linalg.solve_triangular(factor, columns, lower=True)
         return solved.T.astype(vectors.dtype)
@@ -246,11 +248,6 @@ class InverseMultiquadric(RadialKernel):
 
     def mixture_weights(self, rates: tuple[float, ...] | Float[Array, " g"]) -> Float[Array, " g"]:
         return power_weights(rates, jnp.asarray(0.5), jnp.asarray(1.0))
-
-
-def _solved_in(dtype):
-    """The dtype for Cholesky factors and triangular systems, which half precision has none of."""
-    return jnp.promote_types(dtype, jnp.float32)
 
 
 def _checked_bandwidth(bandwidth: ArrayLike | Sequence[float], owner: str) -> Array:

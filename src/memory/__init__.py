@@ -19,7 +19,7 @@ from memory._budget import (
     format_bytes,
     row_bytes,
 )
-from memory._checks import checked_floats, checked_integer, checked_key
+from memory._checks import checked_floats, checked_integer, checked_key, working_dtype
 from memory._chunking import map_concat, map_sum
 from memory._crossover.calibration_file import CalibrationWarning
 from memory._crossover.choice import (
@@ -72,4 +72,5 @@ __all__ = [
     "replace_file",
     "row_bytes",
     "save_arrays",
+    "working_dtype",
 ]

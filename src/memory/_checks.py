@@ -99,8 +99,17 @@ def checked_floats(name: str, value: Any, shape: tuple[int | str, ...] | None = 
         hint = ""
         if shape == ("n", "d") and value.ndim == 1:
             hint = f"; one point is {name}[None, :], one dimension {name}[:, None]"
+        elif value.ndim == len(shape) + 1:
+            hint = "; for a batch use jax.vmap"
         raise ValueError(f"{name} must have shape {wanted}, got {value.shape}{hint}")
     return value
+
+
+def working_dtype(dtype: Any) -> np.dtype:
+    """The dtype to compute in: float32 for half precision, whose sums lose digits; else its own."""
+    dtype = jnp.dtype(dtype)
+    half = jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
+    return jnp.dtype(jnp.float32) if half else dtype
 
 
 def _holds_jax(value: Any) -> bool:

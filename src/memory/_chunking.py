@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import PyTree
 
-from memory._checks import checked_integer
+from memory._checks import checked_integer, working_dtype
 
 
 def map_sum(
@@ -143,7 +143,7 @@ def _accumulator(dtype) -> Any:
             f"fn returns sums in {dtype}, in which hardly any number can be added: cast them to "
             "float32 or bfloat16"
         )
-    return jnp.float32 if jnp.finfo(dtype).bits == 16 else dtype
+    return working_dtype(dtype)
 
 
 def _add(total, part):

@@ -10,7 +10,7 @@ from jax.scipy.linalg import solve_triangular
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
-from memory import checked_floats
+from memory import checked_floats, working_dtype
 
 __all__ = ["Banana", "GaussianMixture", "banana", "gaussian", "gaussian_mixture"]
 
@@ -178,4 +178,4 @@ def banana(curvature: ArrayLike = 0.5, scale: ArrayLike = 2.0, dimension: int = 
 def _floats(name: str, value: ArrayLike, shape: tuple[int, ...] | None = None) -> Array:
     array = checked_floats(name, value, shape)
     # Half precision has no Cholesky factors; a weak type would change with what it meets.
-    return jnp.asarray(array, jnp.promote_types(array.dtype, jnp.float32))
+    return jnp.asarray(array, working_dtype(array.dtype))

@@ -224,6 +224,7 @@ WITHOUT_ARRAYS = set(
     memory.compiled_memory
     memory.crossovers memory.file_path memory.forced memory.format_bytes memory.load_arrays
     memory.mesh_axis memory.register memory.replace_file memory.row_bytes memory.save_arrays
+    memory.working_dtype
     """.split()
 )
 
