@@ -8,6 +8,9 @@ from svgd._bandwidth import (
     median_bandwidth,
     whitened_bandwidth,
 )
+from svgd._diagnose.diagnosis import Diagnosis, diagnose
+from svgd._diagnose.refine import Refinement, refine
+from svgd._diagnose.verdict import Reason, Verdict
 from svgd._diagnostics import ksd, ksd_squared, mmd_squared
 from svgd._run.sampler import SVGD
 from svgd._run.state import NonFiniteError, SVGDState
@@ -21,20 +24,26 @@ __all__ = [
     "SVGD",
     "AbstractSum",
     "Counts",
+    "Diagnosis",
     "LearnedBandwidth",
     "NonFiniteError",
     "Partition",
     "Plan",
     "Problem",
+    "Reason",
+    "Refinement",
     "SVGDState",
     "SteinUpdate",
     "UnusedParameterWarning",
+    "Verdict",
     "Whitening",
+    "diagnose",
     "ksd",
     "ksd_squared",
     "learn_bandwidth",
     "median_bandwidth",
     "mmd_squared",
+    "refine",
     "targets",
     "whitened_bandwidth",
 ]
