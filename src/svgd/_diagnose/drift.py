@@ -9,9 +9,8 @@ from jaxtyping import Array
 from svgd._diagnose import moves
 from svgd._run.target import Target
 
-# Moves of the first look. Each further look doubles them; the latter half of all moves counts.
-_FIRST_MOVES = 40
-_LOOKS = 3
+# Moves before and in the window of each look: the latter half of all moves so far counts.
+_LOOKS = ((20, 20), (0, 40), (0, 80))
 _MOST_PARTICLES = 1000
 # What a particle's mean over a window may remember of its start before nothing can be said.
 _REMEMBERED = 0.95
@@ -68,15 +67,13 @@ def drift(target: Target, points: Array, key: Array, decided) -> Drift:
     start = np.asarray((chosen - center[None, :]) / scale[None, :], np.float64)
     total = 0
     found = None
-    for look in range(_LOOKS):
-        lengths = (_FIRST_MOVES // 2,) * 2 if look == 0 else (_FIRST_MOVES << (look - 1),)
-        for length in lengths:
+    for before, length in _LOOKS:
+        for count in (before, length):
             of_moves, of_block = jax.random.split(of_moves)
-            count = jax.device_put(np.int32(length))
-            chains, window = moves.advance(
-                target, whitening, chains, of_block, count, center, scale
-            )
-            total += length
+            steps = jax.device_put(np.int32(count))
+            block = moves.advance(target, whitening, chains, of_block, steps, center, scale)
+            chains, total = block[0], total + count
+        window = block[1]
         held = np.asarray(chains.accepted) < _HELD * length
         some = np.ones_like(held)
         kept = _moments(everyone, start, window, some)
