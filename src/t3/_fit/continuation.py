@@ -23,6 +23,8 @@ from t3._tensor.rounding import rank_pair
 _SHARE = 0.1
 # Singular values that together are below this share of the held-out error explain nothing.
 _CUT = 0.3
+# Stages that may fail to lower the error before it ends: one more rank alone may gain nothing.
+_PATIENCE = 1
 # Data for each parameter of a tensor, below which a fit of it says little.
 _ENOUGH = 1.5
 
@@ -261,9 +263,17 @@ class Growing:
             return StopReason.TOLERANCE
         if len(self.stages) >= self.most:
             return StopReason.STAGE_LIMIT
-        if len(errors) > 1 and errors[-1] > (1 - self.improvement) * min(errors[:-1]):
+        if self._failures(errors) > _PATIENCE:
             return StopReason.VALIDATION
         return None
+
+    def _failures(self, errors: list[float]) -> int:
+        """Stages at the end that have not lowered the error of those before them."""
+        best, failures = math.inf, 0
+        for error in errors:
+            failures = 0 if error <= (1 - self.improvement) * best else failures + 1
+            best = min(best, error)
+        return failures
 
     def _next(self) -> tuple[TuckerTensorTrain | None, StopReason | None, int]:
         """The start of the next stage, or why there is none and how many data it lacks."""
@@ -271,14 +281,17 @@ class Growing:
         x, told = result.x.squash(), self.given
         problem, units = told.objective.problem(x, self.sampling, self.data, told.split)
         x = units.tensor_in(x)
-        kept = x.ranks_within(min(_CUT * _error(result), 1.0))
-        kept = minimal_ranks(x.shape, *kept)
-        x = x if kept == _ranks(x) else x.round(ranks=kept)
-        y = grown(problem, x, growth=self.growth, share=_SHARE, max_ranks=self.max_ranks)
-        if _ranks(y) == kept:
+        kept = minimal_ranks(x.shape, *x.ranks_within(min(_CUT * _error(result), 1.0)))
+        tried = [_ranks(stage.x) for stage in self.stages]
+        limits = {"growth": self.growth, "share": _SHARE, "max_ranks": self.max_ranks}
+        y = x
+        if kept != _ranks(x):
+            y = grown(problem, x.round(ranks=kept), **limits)
+        if _ranks(y) in tried:
+            # Nothing was cut, or what was comes back: on from where it stands.
+            y = grown(problem, x, **limits)
+        if _ranks(y) in tried:
             return None, StopReason.RANK_LIMIT, 0
-        if any(_ranks(y) == _ranks(stage.x) for stage in self.stages):
-            return None, StopReason.VALIDATION, 0
         missing = math.ceil(_ENOUGH * parameters(y)) - values(problem)
         if missing > 0:
             return None, StopReason.DATA, missing
