@@ -7,10 +7,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from memory import checked_key
 from t3._cross.evaluations import BudgetSpentError, Evaluations
 from t3._cross.network import Network, uniform_indices
 from t3._cross.result import CrossOutcome, CrossRecord, CrossResult
-from t3._fit.checks import checked_key
 from t3._tensor.format import TuckerTensorTrain
 from t3._tensor.ranks import Ranks, minimal_ranks
 from t3._tensor.rounding import rank_pair
