@@ -281,10 +281,13 @@ def test_bad_shapes_are_refused(x, q, message):
         kernel_sum(Gaussian(1.0), x, q)
 
 
-def test_a_tile_must_be_two_positive_sizes():
+@pytest.mark.parametrize(
+    "tile, message", [((0, 4), r"tile\[0\] must be an integer"), ((4, -1), r"tile\[1\] must be")]
+)
+def test_a_tile_must_be_two_positive_sizes(tile, message):
     x = jnp.ones((3, 2))
-    with pytest.raises(ValueError, match="two positive sizes"):
-        stein_sum(Gaussian(1.0), x, x, tile=(0, 4))
+    with pytest.raises(ValueError, match=message):
+        stein_sum(Gaussian(1.0), x, x, tile=tile)
 
 
 @pytest.mark.parametrize("d, h", [(3, 0.05), (100, 3.0)])

@@ -140,7 +140,6 @@ BAD = {
     "real numbers, got complex": {"function": lambda index: np.zeros(index.shape[1], complex)},
     "finite numbers, got nan": {"function": lambda index: np.where(index[0] == 2, np.nan, 1.0)},
     "at least two modes": {"shape": (7,)},
-    "shape must be integers": {"shape": (7.5, 3)},
     "tolerance must be": {"tolerance": 0.0},
     "num_checks must be": {"num_checks": 0},
     "key must be one key": {"key": 0},
