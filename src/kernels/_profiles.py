@@ -251,6 +251,11 @@ class InverseMultiquadric(RadialKernel):
 
 
 def _checked_bandwidth(bandwidth: ArrayLike | Sequence[float], owner: str) -> Array:
+    if isinstance(bandwidth, str):
+        raise ValueError(
+            f"the bandwidth of {owner} must be numbers, got {bandwidth!r}: rules are functions, as in "
+            f"{owner}(svgd.median_bandwidth(particles))"
+        )
     bandwidth = checked_floats(f"the bandwidth of {owner}", bandwidth)
     if bandwidth.ndim > 1:
         raise ValueError(

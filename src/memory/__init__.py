@@ -7,6 +7,8 @@
   `crossovers` shows them all, `calibrate` measures them again, `forced` overrides one.
 * `available_bytes` is what a device has left; `Devices` are those that share work out.
 * `save_arrays` and `load_arrays` keep arrays in files that are whole or not there.
+* `checked_floats`, `checked_integer` and `checked_key` take arguments or say what is wrong with them;
+  `warn_caller` warns at the user's own line.
 """
 
 from memory._available import available_bytes
@@ -41,6 +43,7 @@ from memory._files import (
     save_arrays,
 )
 from memory._version import __version__ as __version__
+from memory._warnings import warn_caller
 
 __all__ = [
     "CalibrationWarning",
@@ -72,5 +75,6 @@ __all__ = [
     "replace_file",
     "row_bytes",
     "save_arrays",
+    "warn_caller",
     "working_dtype",
 ]

@@ -12,6 +12,7 @@ from svgd._diagnose.diagnosis import Diagnosis, diagnose
 from svgd._diagnose.refine import Refinement, refine
 from svgd._diagnose.verdict import Reason, Verdict
 from svgd._diagnostics import ksd, ksd_squared, mmd_squared
+from svgd._run.checks import RunWarning
 from svgd._run.sampler import SVGD
 from svgd._run.state import NonFiniteError, SVGDState
 from svgd._run.whitening import Whitening
@@ -32,6 +33,7 @@ __all__ = [
     "Problem",
     "Reason",
     "Refinement",
+    "RunWarning",
     "SVGDState",
     "SteinUpdate",
     "UnusedParameterWarning",

@@ -5,13 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from memory import checked_floats
+
 
 def checked_particles(
     particles: ArrayLike, scores: ArrayLike
 ) -> tuple[Float[Array, "n d"], Float[Array, "n d"]]:
     """Both as floating arrays (n, d) of one dtype, or a ValueError that says what is wrong."""
     particles = checked_rows("particles", particles)
-    scores = _floating(scores)
+    scores = _one_array("scores", scores)
     if scores.shape != particles.shape:
         raise ValueError(
             f"scores must have the shape of the particles {particles.shape}, got {scores.shape}"
@@ -26,7 +28,7 @@ def checked_particles(
 
 def checked_rows(name: str, rows: ArrayLike) -> Float[Array, "n d"]:
     """A floating array (n, d) of finite values, or a ValueError that says what is wrong."""
-    rows = _floating(rows)
+    rows = _one_array(name, rows)
     if rows.ndim != 2:
         raise ValueError(
             f"{name} must have shape (n, d), got {rows.shape}; one particle is "
@@ -51,13 +53,12 @@ def check_finite(name: str, rows: Array) -> None:
             )
 
 
-def _floating(rows: ArrayLike) -> Array:
-    rows = jnp.asarray(rows)
-    if jnp.issubdtype(rows.dtype, jnp.complexfloating):
-        raise ValueError(f"particles and scores must be real, got {rows.dtype}")
-    if jnp.issubdtype(rows.dtype, jnp.floating):
-        return rows
-    return rows.astype(jnp.result_type(float))
+def _one_array(name: str, rows: ArrayLike) -> Array:
+    if isinstance(rows, dict):
+        raise ValueError(
+            f"{name} must be one array (n, d), got a dictionary of {sorted(rows)}: `SVGD.run` takes pytrees"
+        )
+    return checked_floats(name, rows)
 
 
 def sum_is_finite(rows: Array) -> bool:

@@ -32,6 +32,23 @@ class ParticleLayout:
         """The pytree of a particle's shapes, to be shown."""
         return jax.tree.unflatten(self.treedef, list(self.shapes))
 
+    def name_of(self, column: int) -> str:
+        """The name of one column of the points, as one would index the pytree."""
+        paths = jax.tree_util.tree_flatten_with_path(self.unravel_one(jnp.zeros(self.dimension)))[0]
+        for (path, _), shape in zip(paths, self.shapes, strict=True):
+            size = math.prod(shape)
+            if column < size:
+                name = jax.tree_util.keystr(path, simple=True, separator=".") or "x"
+                index = np.unravel_index(column, shape)
+                return name + (f"[{', '.join(map(str, index))}]" if shape else "")
+            column -= size
+        raise IndexError(column)
+
+    def shown(self, point: Float[Array, " d"]) -> str:
+        """A point as the user's own particle, in a few words."""
+        with np.printoptions(precision=4, threshold=20):
+            return str(jax.tree.map(np.asarray, self.unravel_one(jnp.asarray(point))))
+
     def ravel(self, particles: PyTree) -> Float[Array, "n d"]:
         """The particles as one array. The pytree must have this layout."""
         leaves = self.treedef.flatten_up_to(particles)
@@ -82,9 +99,21 @@ def lay_out(
     leaves, treedef = jax.tree.flatten(particles)
     if not leaves:
         raise ValueError(f"the {name} hold no array")
+    bare = jax.tree_util.treedef_is_leaf(treedef)
+    if not bare and all(isinstance(leaf, int | float | complex) for leaf in leaves):
+        raise ValueError(
+            f"the {name} are a pytree of {len(leaves)} numbers: give one array of shape (n, d), as in "
+            f"numpy.asarray({name}), or a pytree of arrays with leading axis n"
+        )
+    for leaf in leaves:
+        if callable(leaf):
+            raise ValueError(
+                f"the {name} hold {leaf!r}, which is no array: keep the arrays apart from the rest, as in "
+                f"{name}, rest = equinox.partition({name}, equinox.is_array), and combine the two in "
+                "the log-density"
+            )
     leaves = [checked_floats(f"the {name}", leaf) for leaf in leaves]
     shapes = [leaf.shape for leaf in leaves]
-    bare = jax.tree_util.treedef_is_leaf(treedef)
     if bare and len(shapes[0]) < 2:
         raise ValueError(
             f"{name} given as one array need shape (n, d), got {shapes[0]}: "

@@ -1,6 +1,5 @@
 """Stein variational gradient descent: moves a set of particles onto a distribution."""
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -10,17 +9,25 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, ArrayLike, Bool, PyTree
+from jaxtyping import Array, ArrayLike, PyTree
 
 import kernels
-from kernels._sharded import Share
+from memory import checked_integer
 from svgd._bandwidth import whitened_bandwidth
 from svgd._run import whitening as _whitening
+from svgd._run.checks import refuse_half, refuse_traced, says_stop, warn
 from svgd._run.layout import lay_out
+from svgd._run.loop import parts
+from svgd._run.optimizer import DEFAULT_OPTIMIZER, check_its_state, check_optimizer
 from svgd._run.placement import in_force, place_particles, place_state, shared, split_over
 from svgd._run.start import begin
-from svgd._run.state import SVGDState, check_restored, non_finite, typed
-from svgd._run.target import Target, as_target
+from svgd._run.state import (
+    Origin,
+    SVGDState,
+    check_restored,
+    typed,
+)
+from svgd._run.target import as_target
 from svgd._sums.choice import partition_for
 from svgd._sums.devices import check_divides
 from svgd._sums.evaluate import direction
@@ -34,17 +41,6 @@ _BLOCK_STEPS = 50
 _REWHITEN_EVERY = 10
 # Entries of `Partition.shapes`.
 _NUM_SHAPES = 5
-
-
-def _default_learning_rate(count):
-    return 0.2 / jnp.sqrt(1 + count / 50)
-
-
-# With Adam's own b2 = 0.999, the large scores of a poor start would brake a particle for a thousand
-# steps: of b2 = 0.9, 0.99 and 0.999 only the first follows a posterior whose scale it does not know.
-# A direction far below eps moves a particle in proportion: with Adam's own 1e-8 particles on both
-# sides of where the direction vanishes pile up there, in stripes finer than the kernel can spread.
-DEFAULT_OPTIMIZER = optax.adam(_default_learning_rate, b2=0.9, eps=0.01)
 
 
 class SVGD(eqx.Module):
@@ -65,6 +61,40 @@ class SVGD(eqx.Module):
     update: SteinUpdate | None = None
     optimizer: optax.GradientTransformation | None = eqx.field(static=True, default=None)
 
+    def __init__(
+        self,
+        update: SteinUpdate | None = None,
+        optimizer: optax.GradientTransformation | None = None,
+        **unknown: Any,
+    ):
+        """
+        Raises:
+            TypeError: on anything but a Stein update and an optax transformation.
+        """
+        if unknown:
+            raise TypeError(
+                f"SVGD takes update and optimizer, got {', '.join(unknown)}: a learning rate belongs to the "
+                "optimizer, as in SVGD(optimizer=optax.adam(0.1)), all else to `run`"
+            )
+        if isinstance(update, kernels.RadialKernel):
+            raise TypeError(
+                f"update is a kernel, {type(update).__name__}: wrap it, as in "
+                "svgd.SVGD(svgd.SteinUpdate(kernel))"
+            )
+        if not (optimizer is None or (hasattr(optimizer, "init") and hasattr(optimizer, "update"))):
+            raise TypeError(
+                f"optimizer must be an optax transformation such as optax.adam(0.1), got {optimizer!r}"
+            )
+        self.update = update
+        self.optimizer = optimizer
+
+    def __str__(self) -> str:
+        update = self.update or "a Gaussian kernel of svgd.whitened_bandwidth(n, d)"
+        optimizer = "adam(0.2 / sqrt(1 + t / 50), b2=0.9, eps=0.01)"
+        if self.optimizer is not None:
+            optimizer = "the optimizer given"
+        return f"SVGD in whitened coordinates\n  update: {update}\n  steps: {optimizer}"
+
     def init(
         self,
         log_density: Callable,
@@ -82,8 +112,19 @@ class SVGD(eqx.Module):
         layout, points = lay_out(particles)
         key = None if key is None else typed(key)
         target = as_target(log_density, layout, points, key, batched, kind)
-        whitening = _whitening.choose(whiten, target, points, key)
+        return self._begin(target, points, key, whiten)
+
+    def _begin(self, target, points, key, whiten) -> SVGDState:
+        refuse_half(points.dtype)
+        check_optimizer(self._optimizer, points)
+        whitening, obstacle = _whitening.choose(whiten, target, points, key)
         z, opt_state = begin(self._optimizer, target, whitening, points, key)
+        origin = Origin(
+            jax.device_put(np.int32(_whitening.KINDS.index(whitening.kind))),
+            jax.device_put(np.bool_(whitening.moved)),
+            jax.device_put(np.int32(obstacle.index)),
+            jax.device_put(np.float32(obstacle.amount)),
+        )
         return SVGDState(
             z,
             whitening,
@@ -91,8 +132,8 @@ class SVGD(eqx.Module):
             jax.device_put(np.zeros((), np.int32)),
             None if key is None else jax.random.key_data(key),
             jax.device_put(np.zeros(_NUM_SHAPES, np.int32)),
-            jax.device_put(np.int32(_whitening.KINDS.index(whitening.kind))),
-            layout,
+            origin,
+            target.layout,
             None if key is None else jax.random.key_impl(key),
         )
 
@@ -116,9 +157,11 @@ class SVGD(eqx.Module):
                 multiple of it.
             batched, kind, mesh, axis: as in `run`.
 
-        The result is not checked for NaN; `run` does that.
+        The result is not checked: `run` does that. Where a particle has left the support of a log-density,
+        which is then -inf, its score counts as NaN, and all particles of the next step are NaN.
         """
         check_restored(state)
+        check_its_state(self._optimizer, state.points, state.opt_state)
         target = as_target(log_density, state.layout, state.points, state.key, batched, kind)
         split = split_over(mesh, axis)
         if split is not None:
@@ -171,8 +214,8 @@ class SVGD(eqx.Module):
                 a score.
             rebuild_every: steps between two partitions of the tree update.
             progress: show a bar (needs tqdm: the extra `progress`).
-            callback: called with the state every `callback_every` steps and at the end; a true
-                answer ends the run.
+            callback: called with the state every `callback_every` steps and at the end, of a run of no
+                steps as well; a true answer ends the run.
             callback_every: see `callback`.
             mesh: devices to split the particles over, with their scores, the sums of the update and
                 the optimiser's moments. The number of devices must divide that of the particles.
@@ -181,54 +224,72 @@ class SVGD(eqx.Module):
 
         Returns:
             The last state; its `particles` are in the user's coordinates and structure. Under a mesh
-            its rows are split over the devices.
+            its rows are split over the devices. Interrupted (Ctrl-C), the state that it had reached, with
+            a RunWarning.
 
         Raises:
             ValueError: on bad arguments, before anything is computed; where a log-density is not
                 finite at a particle that the run would start from; on a state that was read from a
-                file into one made with another `whiten`.
-            NonFiniteError: if particles become NaN or infinite, or a log-density NaN. It names the
-                step and carries the last finite particles.
+                file into one made with another `whiten`, or of another optimiser.
+            TypeError: under jit, vmap or grad, where `step` works; on an optimiser that needs more than a
+                direction.
+            NonFiniteError: if particles become NaN or infinite, or a log-density NaN, or where particles
+                have left its support. It names the step and carries the state before, whose particles
+                are finite and inside.
+
+        Warns:
+            RunWarning: on particles that all start in one place; on a function that returns one array of its
+                argument's shape, which may be a score or a log-density whose sum was left out.
 
         A run of `a + b` steps equals a run of `a`, saved, restored, and a run of `b`, bit for bit,
         where `a` is a multiple of `rebuild_every`.
         """
-        num_steps = _count(num_steps, "num_steps", least=0)
-        rebuild_every = _count(rebuild_every, "rebuild_every", least=1)
-        callback_every = _count(callback_every, "callback_every", least=1)
+        num_steps = checked_integer("num_steps", num_steps, least=0)
+        rebuild_every = checked_integer("rebuild_every", rebuild_every, least=1)
+        callback_every = checked_integer("callback_every", callback_every, least=1)
         split = split_over(mesh, axis)
         going_on = isinstance(particles, SVGDState)
         if going_on and (key is not None or not (isinstance(whiten, str) and whiten == "auto")):
             raise ValueError(
                 "key and whiten belong to the start of a run; this one goes on from a state"
             )
+        refuse_traced("a run", (particles, key))
         with in_force(split):
             if going_on:
                 state = particles
                 check_restored(state)
+                check_its_state(self._optimizer, state.points, state.opt_state)
+                target = as_target(
+                    log_density, state.layout, state.points, state.key, batched, kind
+                )
             else:
                 particles = place_particles(particles, *split) if split else particles
-                state = self.init(
-                    log_density, particles, key=key, whiten=whiten, batched=batched, kind=kind
-                )
+                layout, points = lay_out(particles)
+                key = None if key is None else typed(key)
+                target = as_target(log_density, layout, points, key, batched, kind)
+                state = self._begin(target, points, key, whiten)
             if split is not None:
                 check_divides(len(state.points), *split, "a run on a mesh splits its particles")
                 state = place_state(state, state.points.shape, *split)
-            target = as_target(log_density, state.layout, state.points, state.key, batched, kind)
         rewhiten_every = rebuild_every * -(-_REWHITEN_EVERY // rebuild_every)
 
         bar = _progress_bar(num_steps) if progress else None
         done = 0
         try:
-            while done < num_steps:
+            while True:
                 length = min(callback_every, num_steps - done)
                 with in_force(split):
-                    state = self._block(target, state, length, rebuild_every, rewhiten_every, split)
+                    for reached in parts(
+                        self, target, state, length, rebuild_every, rewhiten_every, split
+                    ):
+                        state = reached
                 done += length
                 if bar is not None:
                     bar.update(length)
-                if callback is not None and callback(state):
+                if (callback is not None and says_stop(callback(state))) or done >= num_steps:
                     break
+        except KeyboardInterrupt:
+            warn(f"the run was interrupted: its state is that after step {int(state.step)}")
         finally:
             if bar is not None:
                 bar.close()
@@ -278,7 +339,7 @@ class SVGD(eqx.Module):
             step,
             key_data,
             state.shapes,
-            state.whitened_by,
+            state.origin,
             state.layout,
             state.key_impl,
         )
@@ -289,69 +350,6 @@ class SVGD(eqx.Module):
         fresh = self._optimizer.init(points)
         opt_state = jax.tree.map(lambda a, b: jnp.where(foreign, a, b), fresh, opt_state)
         return whitening, points, opt_state
-
-    def _block(self, target, state, length, rebuild_every, rewhiten_every, split) -> SVGDState:
-        """`length` steps, in as many compiled calls as there are partitions."""
-        update = self._update_for(state.points)
-        while length > 0:
-            partition, part = None, length
-            if update.needs_partition(len(state.points)):
-                shapes = tuple(int(size) for size in np.asarray(state.shapes))
-                partition = update.partition(state.points, shapes if any(shapes) else None)
-                if partition.shapes is not None:
-                    shapes = partition.shapes
-                shapes = jax.device_put(np.asarray(shapes, np.int32))
-                state = dataclasses.replace(state, shapes=shapes)
-                if partition.sums != "exact":
-                    part = min(length, rebuild_every - int(state.step) % rebuild_every)
-            count = jax.device_put(np.int32(part))
-            # Chosen here: a compiled loop would keep the choice that it was traced with.
-            devices = shared(state.points, partition, split)
-            state, finite = _advance(
-                self, target, state, partition, count, rewhiten_every, *devices
-            )
-            if not bool(finite):
-                raise non_finite(target, state)
-            length -= part
-        return state
-
-
-@eqx.filter_jit
-def _advance(
-    sampler: SVGD,
-    target: Target,
-    state: SVGDState,
-    partition: Any,
-    length: Array,
-    rewhiten_every: int,
-    mesh: Mesh | None,
-    share: Share | None,
-) -> tuple[SVGDState, Bool[Array, ""]]:
-    """`length` steps, or fewer: it stops before the first whose particles are not finite."""
-
-    def advance(carry):
-        left, state, _ = carry
-        new = sampler._step(target, state, partition, rewhiten_every, mesh, share)
-        finite = jnp.all(jnp.isfinite(new.points))
-        kept = jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, state)
-        return left - 1, kept, finite
-
-    def advancing(carry):
-        left, _, finite = carry
-        return (left > 0) & finite
-
-    _, state, finite = jax.lax.while_loop(advancing, advance, (length, state, jnp.bool_(True)))
-    return state, finite
-
-
-def _count(value: Any, name: str, least: int) -> int:
-    try:
-        count = value.__index__()
-    except (AttributeError, TypeError):
-        raise ValueError(f"{name} must be an integer, got {value!r}") from None
-    if count < least:
-        raise ValueError(f"{name} must be at least {least}, got {count}")
-    return count
 
 
 def _progress_bar(total: int):

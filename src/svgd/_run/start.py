@@ -8,6 +8,7 @@ import optax
 from jaxtyping import Array, Float, PyTree
 
 from svgd._run import whitening as _whitening
+from svgd._run.checks import warn
 from svgd._run.layout import ParticleLayout
 from svgd._run.state import first_key
 from svgd._run.target import Target
@@ -24,11 +25,19 @@ def begin(
 
     Raises:
         ValueError: names the first particle to start where a log-density is not finite.
+
+    Warns:
+        RunWarning: where all particles are in one place.
     """
     # A score's program serves every score.
     judge = target if target.is_log_density else None
-    z, opt_state, outside = _begin(optimizer, judge, whitening, points, first_key(key))
+    z, opt_state, outside, together = _begin(optimizer, judge, whitening, points, first_key(key))
     _check_support(outside, target.layout, len(points), whitening.moved)
+    if len(points) > 1 and not isinstance(together, jax.core.Tracer) and bool(together):
+        warn(
+            f"all {len(points)} particles start in one place, where every update moves them alike: they "
+            "will stay together. Spread them, by random numbers of about the posterior's size"
+        )
     return z, opt_state
 
 
@@ -41,7 +50,7 @@ def _begin(
     points: Array,
     key: Array | None,
 ):
-    """What `begin` returns, and what `_check_support` looks at."""
+    """What `begin` returns, what `_check_support` looks at, and whether all points are one."""
     z = _whitening.start(whitening, points)
     outside = None
     if log_density is not None:
@@ -50,7 +59,7 @@ def _begin(
         bad = ~jnp.isfinite(values)
         first = jnp.argmax(bad)
         outside = jnp.sum(bad), first, values[first], starts[first]
-    return z, optimizer.init(z), outside
+    return z, optimizer.init(z), outside, jnp.all(points == points[:1])
 
 
 def _check_support(outside, layout: ParticleLayout, count: int, moved: bool) -> None:
@@ -65,8 +74,7 @@ def _check_support(outside, layout: ParticleLayout, count: int, moved: bool) -> 
     if outside is None or isinstance(outside[0], jax.core.Tracer) or int(outside[0]) == 0:
         return
     bad, first, value, point = (np.asarray(part) for part in outside)
-    with np.printoptions(precision=4, threshold=20):
-        particle = str(jax.tree.map(np.asarray, layout.unravel_one(jnp.asarray(point))))
+    particle = layout.shown(jnp.asarray(point))
     mapped, nearer = "", ""
     if moved:
         mapped = ", which were mapped onto the mode"

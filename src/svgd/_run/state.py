@@ -6,11 +6,48 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from memory import checked_key
 from svgd._run.layout import ParticleLayout
 from svgd._run.target import Target
-from svgd._run.whitening import KINDS, Whitening
+from svgd._run.whitening import KINDS, Obstacle, Whitening
+
+# Parameters whose mean and spread are printed.
+_LARGEST_SHOWN = 12
+
+
+class Origin(eqx.Module):
+    """How a run began. Arrays, which are saved with a state where words are not; `str` is a sentence.
+
+    Attributes:
+        whitened_by: the index of `Whitening.kind` in `svgd._run.whitening.KINDS`, so that a state that is
+            read into one of another kind is told.
+        moved: whether the start was mapped affinely onto the mode.
+        obstacle: the index in `svgd._run.whitening.OBSTACLES` of why Laplace's approximation was not taken.
+        amount: the number in its text.
+    """
+
+    whitened_by: Int[Array, ""]
+    moved: Bool[Array, ""]
+    obstacle: Int[Array, ""]
+    amount: Float[Array, ""]
+
+    def __str__(self) -> str:
+        if isinstance(self.whitened_by, jax.core.Tracer):
+            return "traced"
+        kind = KINDS[int(self.whitened_by)]
+        text = {
+            "none": "in the coordinates as given",
+            "factor": "in coordinates whitened by the factor given",
+            "particles": "in coordinates whitened by the particles' own running covariance",
+            "laplace": "in coordinates whitened by Laplace's approximation",
+        }[kind]
+        if int(self.obstacle):
+            text += f", since {Obstacle(int(self.obstacle), float(self.amount))}"
+        if bool(self.moved):
+            text += "; the start was more than ten standard deviations from the mode, and mapped onto it"
+        return text
 
 
 class SVGDState(eqx.Module):
@@ -27,8 +64,7 @@ class SVGDState(eqx.Module):
         key_data: of the key from which the next step of a stochastic run splits its own, or None.
         shapes: of the latest partition of a tree update, which the next one keeps where it can; 0
             before the first.
-        whitened_by: the index of `whitening.kind` in `svgd._run.whitening.KINDS`. Saved with the arrays,
-            where the kind is not, so that a state read into one of another kind is told.
+        origin: how the run began: the coordinates it chose and why. Prints as a sentence.
         layout: how a point is the user's pytree.
         key_impl: the generator of that key.
     """
@@ -39,7 +75,7 @@ class SVGDState(eqx.Module):
     step: Int[Array, ""]
     key_data: Array | None
     shapes: Int[Array, " sizes"]
-    whitened_by: Int[Array, ""]
+    origin: Origin
     layout: ParticleLayout = eqx.field(static=True)
     key_impl: Any = eqx.field(static=True, default=None)
 
@@ -55,6 +91,20 @@ class SVGDState(eqx.Module):
         """The particles in the user's own coordinates and structure."""
         return _unwhitened(self.layout, self.whitening, self.points)
 
+    def __str__(self) -> str:
+        if isinstance(self.points, jax.core.Tracer):
+            return repr(self)
+        n, d = self.points.shape
+        size = f"{n} particles of {d} parameters ({self.points.dtype})"
+        rows = [f"{size} after {int(self.step)} steps, {self.origin}"]
+        values = np.asarray(self.layout.ravel(self.particles), np.float64)
+        for column in range(min(d, _LARGEST_SHOWN)):
+            mean, deviation = values[:, column].mean(), values[:, column].std()
+            rows.append(f"  {self.layout.name_of(column)}: mean {mean:.4g}, sd {deviation:.4g}")
+        if d > _LARGEST_SHOWN:
+            rows.append(f"  and {d - _LARGEST_SHOWN} more")
+        return "\n".join(rows)
+
 
 @eqx.filter_jit
 def _unwhitened(layout: ParticleLayout, whitening: Whitening, points: Array) -> PyTree:
@@ -62,10 +112,10 @@ def _unwhitened(layout: ParticleLayout, whitening: Whitening, points: Array) -> 
 
 
 class NonFiniteError(FloatingPointError):
-    """Particles became NaN or infinite.
+    """Particles became NaN or infinite, or left the support of the log-density.
 
     Attributes:
-        step: the step, counted from 1 over the whole life of the state, whose result was not finite.
+        step: the step, counted from 1 over the whole life of the state, that led there.
         state: the state before that step.
     """
 
@@ -74,13 +124,33 @@ class NonFiniteError(FloatingPointError):
         self.step = step
         self.state = state
 
+    def __reduce__(self) -> Any:
+        return type(self), (self.args[0], self.step, self.state)
+
     @property
     def particles(self) -> PyTree:
         """The last finite particles, in the user's coordinates and structure."""
         return self.state.particles
 
 
+def outside_support(target: Target, state: SVGDState) -> str | None:
+    """Which of the particles have a log-density that is not finite, in words; None where none has."""
+    if not target.is_log_density:
+        return None
+    points = state.whitening.unwhiten(state.points)
+    values = np.asarray(target.log_densities(points, first_key(state.key)))
+    outside = np.flatnonzero(~np.isfinite(values))
+    if not outside.size:
+        return None
+    first = outside[0]
+    return (
+        f"{outside.size} of {len(values)} particles left the support of the log-density: the first is "
+        f"particle {first}, {state.layout.shown(points[first])}, where it is {values[first]}"
+    )
+
+
 def non_finite(target: Target, state: SVGDState) -> NonFiniteError:
+    """The error of a step from this state whose particles are not finite."""
     step = int(state.step) + 1
     scores = target.score(state.whitening.unwhiten(state.points), first_key(state.key))
     bad = np.flatnonzero(~np.isfinite(np.asarray(scores)).all(axis=1))
@@ -101,9 +171,9 @@ def non_finite(target: Target, state: SVGDState) -> NonFiniteError:
 
 def check_restored(state: SVGDState) -> None:
     """Raises ValueError where a state was read from a file into one that whitens otherwise."""
-    if isinstance(state.whitened_by, jax.core.Tracer):
+    if isinstance(state.origin.whitened_by, jax.core.Tracer):
         return
-    saved, kind = KINDS[int(state.whitened_by)], state.whitening.kind
+    saved, kind = KINDS[int(state.origin.whitened_by)], state.whitening.kind
     if saved != kind:
         wanted = {"none": "whiten=None", "factor": "whiten= the same factor"}
         raise ValueError(
@@ -117,8 +187,9 @@ def first_key(key):
     return None if key is None else jax.random.split(key)[1]
 
 
-def typed(key: Array) -> Array:
-    """A typed key, from either kind that JAX hands out."""
+def typed(key: Any) -> Array:
+    """A typed key, from either kind that JAX hands out; a ValueError on anything else."""
+    key = checked_key(key)
     if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         return key
     return jax.random.wrap_key_data(key)

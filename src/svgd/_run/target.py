@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from svgd._run.checks import warn
 from svgd._run.layout import ParticleLayout
 
 KINDS = ("auto", "log_density", "score")
@@ -41,12 +42,13 @@ class Target(eqx.Module):
     is_log_density: bool = eqx.field(static=True)
 
     def score(self, points: Float[Array, "n d"], key: Array | None) -> Float[Array, "n d"]:
-        """The score of each point, in the layout's coordinates; NaN where a log-density is."""
+        """The score of each point, in the layout's coordinates; NaN where a log-density is not finite."""
         if self.is_log_density:
             values, pullback = jax.vjp(lambda p: self.log_densities(p, key), points)
             (scores,) = pullback(jnp.ones_like(values))
-            # A branch that is NaN whatever the point has derivative 0: particles would rest there unseen.
-            return jnp.where(jnp.isnan(values)[:, None], jnp.nan, scores)
+            # A branch of NaN or -inf has derivative 0 whatever the point: particles would rest there, or
+            # be pushed ever further out by the others, unseen.
+            return jnp.where(jnp.isfinite(values)[:, None], scores, jnp.nan)
         if self.batched:
             return self.layout.ravel(self._call(self.layout.unravel(points), key))
         return jax.vmap(
@@ -84,6 +86,10 @@ def as_target(
             not the one that `kind` names, with the shapes returned and expected; if it is of
             another dtype than the particles; on another `kind`.
         TypeError: if it is not callable.
+
+    Warns:
+        RunWarning: where one array was returned for one array, and only `kind` could tell a score from a
+            log-density whose sum was left out.
     """
     if kind not in KINDS:
         raise ValueError(f"kind must be one of {KINDS}, got {kind!r}")
@@ -138,11 +144,16 @@ def as_target(
         )
     for leaf in jax.tree.leaves(out):
         if leaf.dtype != points.dtype:
-            kind = "log-density" if is_log_density else "score"
+            what = "log-density" if is_log_density else "score"
             raise ValueError(
-                f"the {kind} returns {leaf.dtype} for particles of {points.dtype}: cast the data or"
+                f"the {what} returns {leaf.dtype} for particles of {points.dtype}: cast the data or"
                 " the particles so that both agree"
             )
+    if is_score and kind == "auto" and jax.tree_util.treedef_is_leaf(layout.treedef):
+        warn(
+            f"the function returns shape {_shapes(out)}, that of its argument, and is taken for a score: "
+            'say kind="score", or sum over the dimensions if it is a log-density'
+        )
     return Target(fn, layout, batched, is_log_density)
 
 

@@ -1,6 +1,6 @@
 """Whitened coordinates: sample where the posterior has unit scale, answer in the user's own."""
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -10,6 +10,8 @@ import optax
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, ArrayLike, Bool, Float
 
+from memory import checked_floats
+from svgd._run.checks import refuse_traced
 from svgd._run.target import Target
 
 # A full covariance is estimated from at least this many particles for each dimension, and up to
@@ -34,8 +36,26 @@ _ARRIVED = 1e-4
 _CLOSE_ENOUGH = 1e-2
 
 
-# A saved state names its kind by the place in this list.
+# A saved state names its kind by the place in this list, and by that in the next why no mode is used.
 KINDS = ("none", "particles", "laplace", "factor")
+OBSTACLES = (
+    "",
+    "the function given is a score, and the search for a mode needs a log-density",
+    "the log-density is stochastic",
+    f"the search for a mode takes at most {_LARGEST_MODE_DIMENSION} parameters",
+    "the Hessian of the log-density is not negative definite where the search for a mode ended",
+    "the search for a mode ended about {:.2g} standard deviations from it",
+)
+
+
+class Obstacle(NamedTuple):
+    """Why there is no approximation by Laplace: an index into OBSTACLES, and the number in its text."""
+
+    index: int = 0
+    amount: float = 0.0
+
+    def __str__(self) -> str:
+        return OBSTACLES[self.index].format(self.amount)
 
 
 class Whitening(eqx.Module):
@@ -77,34 +97,34 @@ def choose(
     target: Target,
     points: Float[Array, "n d"],
     key: Array | None,
-) -> Whitening:
-    """The map that a run's `whiten` asks for.
+) -> tuple[Whitening, Obstacle]:
+    """The map that a run's `whiten` asks for, and what kept it from being Laplace's approximation.
 
     Raises:
         ValueError: on another word, a factor that does not fit, or "laplace" without a mode.
     """
     if whiten is None:
-        return identity(points)
+        return identity(points), Obstacle()
     if not isinstance(whiten, str):
-        return from_factor(points, whiten)
+        return from_factor(points, whiten), Obstacle()
     if whiten == "particles":
-        return from_particles(points)
+        return from_particles(points), Obstacle()
     if whiten not in ("auto", "laplace"):
         raise ValueError(
             f'whiten must be "auto", "laplace", "particles", an array or None, got {whiten!r}'
         )
-    obstacle = None
     if not target.is_log_density:
-        obstacle = "the function given is a score, and the search for a mode needs a log-density"
+        found = Obstacle(1)
     elif key is not None:
-        obstacle = "the log-density is stochastic"
+        found = Obstacle(2)
     elif whiten == "auto" and points.shape[1] > _LARGEST_MODE_DIMENSION:
-        obstacle = "too many dimensions"
-    found = obstacle if obstacle is not None else from_mode(target, points)
+        found = Obstacle(3)
+    else:
+        found = from_mode(target, points)
     if isinstance(found, Whitening):
-        return found
+        return found, Obstacle()
     if whiten == "auto":
-        return from_particles(points)
+        return from_particles(points), found
     raise ValueError(
         f'whiten="laplace" found no approximation: {found}. Use whiten="particles", or give a '
         "factor of the covariance"
@@ -124,7 +144,7 @@ def from_factor(points: Float[Array, "n d"], factor: ArrayLike) -> Whitening:
     Raises:
         ValueError: on another shape, a non-finite value or a singular factor.
     """
-    factor = jnp.asarray(factor).astype(points.dtype)
+    factor = checked_floats("the factor that whiten was given", factor).astype(points.dtype)
     d = points.shape[1]
     if factor.shape not in ((d,), (d, d)):
         raise ValueError(
@@ -175,11 +195,11 @@ def rewhiten(
     return new, again.whiten(whitened), foreign
 
 
-def from_mode(target: Target, points: Float[Array, "n d"]) -> Whitening | str:
+def from_mode(target: Target, points: Float[Array, "n d"]) -> Whitening | Obstacle:
     """Laplace's approximation: the mode nearest the best particle, and the inverse Hessian there.
 
     L-BFGS (optax) from the particle of highest log-density, then Newton steps, which also need the
-    Hessian. Runs eagerly.
+    Hessian, all in units of the particles' own spread, whose squares are in range. Runs eagerly.
 
     Returns:
         The whitening, or, when there is no such mode, the reason.
@@ -191,13 +211,11 @@ def from_mode(target: Target, points: Float[Array, "n d"]) -> Whitening | str:
     # optax adds its own integers of two widths, which strict promotion refuses.
     with jax.numpy_dtype_promotion("standard"):
         mode, factor, distance, decrement, definite = _find_mode(target, points)
+    refuse_traced("the search for a mode", (mode, decrement, definite))
     if not bool(definite):
-        return "the Hessian of the log-density is not negative definite where the search ended"
+        return Obstacle(4)
     if not float(decrement) <= _CLOSE_ENOUGH:
-        return (
-            "the search ended about "
-            f"{float(decrement) ** 0.5:.2g} standard deviations from the mode"
-        )
+        return Obstacle(5, float(decrement) ** 0.5)
     moved = not float(distance) <= _FAR_AWAY
     return Whitening(mode, factor, "laplace", moved)
 
@@ -210,9 +228,12 @@ def start(whitening: Whitening, points: Float[Array, "n d"]) -> Float[Array, "n 
 
 
 @eqx.filter_jit
-def _find_mode(target: Target, points: Float[Array, "n d"]):
+def _find_mode(target: Target, given: Float[Array, "n d"]):
+    about, unit = jnp.mean(given, axis=0), _spread(given - jnp.mean(given, axis=0)[None, :])
+    points = (given - about[None, :]) / unit[None, :]
+
     def loss(point):
-        return -target.log_density(point)
+        return -target.log_density(about + unit * point)
 
     values = jax.vmap(loss)(points)
     begin = points[jnp.argmin(jnp.where(jnp.isfinite(values), values, jnp.inf))]
@@ -266,7 +287,8 @@ def _find_mode(target: Target, points: Float[Array, "n d"]):
     carry = (jnp.int32(0), point, *newton_step(point))
     _, point, _, decrement, precision, definite = jax.lax.while_loop(refining, refine, carry)
     factor, distance = _inverse_factor(point, precision, points)
-    return point, factor, distance, decrement, definite & jnp.isfinite(decrement)
+    mode, factor = about + unit * point, unit[:, None] * factor
+    return mode, factor, distance, decrement, definite & jnp.isfinite(decrement)
 
 
 def _inverse_factor(mode, precision, points):
@@ -293,8 +315,7 @@ def _moments(
     n, d = points.shape
     center = jnp.mean(points, axis=0)
     shifted = points - (center if about is None else about)[None, :]
-    variance = jnp.mean(shifted**2, axis=0)
-    deviation = jnp.where(variance > 0, jnp.sqrt(variance), 1)
+    deviation = _spread(shifted)
     if n < _PARTICLES_PER_DIMENSION * d or d > _LARGEST_FULL_DIMENSION:
         return center, deviation
     standard = shifted / deviation[None, :]
@@ -304,6 +325,15 @@ def _moments(
     lower = jnp.linalg.cholesky(correlation + ridge * jnp.eye(d, dtype=points.dtype))
     factor = deviation[:, None] * lower
     return center, jnp.where(jnp.all(jnp.isfinite(lower)), factor, jnp.diag(deviation))
+
+
+def _spread(shifted: Float[Array, "n d"]) -> Float[Array, " d"]:
+    """The root of the mean square of each column, 1 where that is 0."""
+    # In units of the largest: the squares of 1e-25 and of 1e20 are out of the range of float32.
+    largest = jnp.max(jnp.abs(shifted), axis=0)
+    unit = jnp.where(largest > jnp.finfo(shifted.dtype).tiny, largest, 1)
+    spread = unit * jnp.sqrt(jnp.mean((shifted / unit[None, :]) ** 2, axis=0))
+    return jnp.where(spread > 0, spread, 1)
 
 
 def _times(vectors: Array, factor: Array, *, transpose: bool) -> Array:

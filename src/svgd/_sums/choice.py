@@ -1,13 +1,8 @@
 """All pairs, cells, leaves: predicts what each costs for given particles and builds the cheapest."""
 
-import sys
-import warnings
 from collections.abc import Sequence
-from pathlib import Path
 
-import equinox as eqx
 import jax
-import jaxtyping
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -46,14 +41,6 @@ SUMS = memory.register(
         above="cells",
         evidence="unit costs in svgd._sums.costs.UNIT_SECONDS",
     )
-)
-
-
-# Where the code lies through which a user's call reaches this module.
-_NOT_THE_CALLERS = (
-    str(Path(__file__).parents[1]),
-    *(str(Path(package.__file__).parent) for package in (eqx, jax, jaxtyping)),
-    "<@beartype",
 )
 
 
@@ -209,11 +196,7 @@ def _warn_unused(update, way, why):
     }
     unused = [name for name, is_given in given.items() if is_given and name not in way.reads]
     if unused:
-        frame, level = sys._getframe(), 1
-        while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_THE_CALLERS):
-            frame, level = frame.f_back, level + 1
-        warnings.warn(
+        memory.warn_caller(
             f"{', '.join(unused)} has no effect here: {why}; it acts with theta above 0",
             UnusedParameterWarning,
-            stacklevel=level,
         )

@@ -1,8 +1,8 @@
 """Fit a Tucker tensor train to measurements."""
 
-import warnings
 from typing import Any
 
+from memory import warn_caller
 from t3._fit.fingerprint import fingerprint
 from t3._fit.loop import Run
 from t3._fit.methods.minibatch import Minibatch
@@ -13,7 +13,6 @@ from t3._fit.result import FitResult, UselessFitWarning
 from t3._fit.start import FromData
 from t3._fit.validation import HeldOut
 from t3._sampling.sampling import Sampling
-from t3._sampling.stack import callers_level
 from t3._tensor.format import TuckerTensorTrain
 
 
@@ -126,9 +125,8 @@ def run(
 
 def warn_useless(what: str, reason: StopReason) -> None:
     """Warn, at the line that called this package, of a result that is worth nothing."""
-    warnings.warn(
+    warn_caller(
         f"the fit explains its data, or those held out, no better than zero does: {what}. "
         f"{reason.advice}",
         UselessFitWarning,
-        stacklevel=callers_level(),
     )

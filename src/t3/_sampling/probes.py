@@ -2,7 +2,6 @@
 
 import math
 import operator
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -14,7 +13,6 @@ from jax.core import Tracer
 
 import memory
 from t3._sampling.jets import parameter_unit
-from t3._sampling.stack import callers_level
 from t3._tensor.packing import check_real, is_packed
 
 Modes = Any  # d arrays, one a mode; or one array with a leading mode axis (stacked)
@@ -227,11 +225,10 @@ def _warn_of_square(index: Any, shape: Sequence[int]) -> None:
         return
     values = np.asarray(index)
     if (values != values.T).any() and (values.T < np.asarray(shape)[:, None]).all():
-        warnings.warn(
+        memory.warn_caller(
             f"index of shape {(d, d)} is read as one row a mode, one column a probe. Give the rows as "
             "a tuple, tuple(index), to say that it is meant so; or its transpose.",
             AmbiguousIndexWarning,
-            stacklevel=callers_level(),
         )
 
 

@@ -1,7 +1,6 @@
 """Sampling over many devices: each takes its share of the probes."""
 
 import functools
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 import memory
 from t3._sampling.probes import probe_shards
 from t3._sampling.sampling import Sampling
-from t3._sampling.stack import callers_level
 
 
 class ShardedProbesWarning(UserWarning):
@@ -101,13 +99,12 @@ def _run(parts, fn, form, devices, places, chunk_size, summed: bool):
 def warn_of_sharded_probes(sampling: Sampling) -> None:
     """Warn when points that are not traced are split over devices along a probe axis."""
     if probe_shards(sampling.families[0]) > 1:
-        warnings.warn(
+        memory.warn_caller(
             "the probes are split over devices, but chunks of them are cut across the split: every "
             "device gathers all probes. Give mesh= to t3.sample or t3.sample_transpose (or call "
             "t3.sharded_probe_derivatives_transpose), which keep each device on its share; or work "
             "in jax.shard_map split along the probes; a fit takes t3.fit(..., mesh=...).",
             ShardedProbesWarning,
-            stacklevel=callers_level(),
         )
 
 

@@ -1,6 +1,7 @@
 """Runs and steps of the sampler: against the algorithm by hand, and what their arguments do."""
 
 import logging
+import warnings
 
 import equinox as eqx
 import jax
@@ -12,7 +13,6 @@ from normal_start import standard_normal, start
 
 import kernels
 import svgd
-from svgd._run import sampler as _sampler
 
 
 def steps_by_hand(points, score, optimizer, bandwidth, count):
@@ -129,15 +129,45 @@ def test_progress_bar(capsys):
 BAD = {
     "negative steps": (
         lambda: svgd.SVGD().run(standard_normal, start(), -1),
-        "num_steps must be at least 0, got -1",
-    ),
-    "fractional steps": (
-        lambda: _sampler._count(2.5, "num_steps", 0),
-        "num_steps must be an integer",
+        "num_steps must be an integer of at least 0, got -1",
     ),
     "rebuild": (
         lambda: svgd.SVGD().run(standard_normal, start(), rebuild_every=0),
-        "rebuild_every must be at least 1",
+        "rebuild_every must be an integer of at least 1",
+    ),
+    "callback's array": (
+        lambda: svgd.SVGD().run(standard_normal, start(), 2, callback=lambda state: state.points),
+        "callback must return True .* got an array of shape",
+    ),
+    "lists": (
+        lambda: svgd.SVGD().run(standard_normal, [[1.0, 2.0], [3.0, 4.0]]),
+        r"pytree of 4 numbers.*numpy.asarray\(particles\)",
+    ),
+    "functions among particles": (
+        lambda: svgd.SVGD().run(standard_normal, {"a": start(), "f": len}),
+        "equinox.partition",
+    ),
+    "half precision": (
+        lambda: svgd.SVGD().run(standard_normal, start().astype(jnp.bfloat16)),
+        "bfloat16.*cast them to float32",
+    ),
+    "keys": (
+        lambda: svgd.SVGD().run(
+            standard_normal, start(), key=jax.random.split(jax.random.key(0), 3)
+        ),
+        r"one key, got \(3,\)",
+    ),
+    "another optimiser's state": (
+        lambda: svgd.SVGD(optimizer=optax.sgd(0.1)).run(
+            standard_normal, svgd.SVGD().init(standard_normal, start())
+        ),
+        "ScaleByAdamState.*give SVGD the optimizer that the run began with",
+    ),
+    "another optimiser's state, step": (
+        lambda: svgd.SVGD(optimizer=optax.sgd(0.1)).step(
+            standard_normal, svgd.SVGD().init(standard_normal, start())
+        ),
+        "ScaleByAdamState",
     ),
     "key with a state": (
         lambda: svgd.SVGD().run(
@@ -153,6 +183,111 @@ def test_bad_input(name):
     call, message = BAD[name]
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def under(transform):
+    return lambda: transform(lambda x: svgd.SVGD().run(standard_normal, x, 3).points)(start())
+
+
+WRONG_TYPE = {
+    "jit": (under(jax.jit), "a run decides from values.*transform `step`"),
+    "vmap": (under(lambda f: lambda x: jax.vmap(f)(x[None])), "transform `step`"),
+    "grad of a search": (
+        lambda: jax.grad(lambda x: svgd.SVGD().init(standard_normal, x).points.sum())(start()),
+        "the search for a mode decides from values",
+    ),
+    "grad by a parameter": (
+        lambda: jax.grad(
+            lambda a: svgd.SVGD().run(lambda x: a * standard_normal(x), start(), 3).points.sum()
+        )(1.0),
+        "decides from values",
+    ),
+    "line search": (
+        lambda: svgd.SVGD(optimizer=optax.lbfgs()).run(standard_normal, start(), 3),
+        "more than a direction.*optax.adam",
+    ),
+    "learning rate": (
+        lambda: svgd.SVGD(learning_rate=0.1),
+        r"got learning_rate.*optimizer=optax.adam",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_TYPE)
+def test_wrong_type(name):
+    call, message = WRONG_TYPE[name]
+    with pytest.raises(TypeError, match=message):
+        call()
+
+
+def test_the_callback_is_called_at_the_end_of_no_steps_too():
+    steps = []
+    svgd.SVGD().run(standard_normal, start(), 0, callback=lambda state: steps.append(state.step))
+    assert steps == [0]
+
+
+def test_interrupted_it_gives_the_state_that_it_had_reached():
+    def interrupt(state):
+        if state.step == 20:
+            raise KeyboardInterrupt
+
+    with pytest.warns(svgd.RunWarning, match="interrupted: its state is that after step 20"):
+        state = svgd.SVGD().run(standard_normal, start(), 50, callback=interrupt, callback_every=10)
+    whole = svgd.SVGD().run(standard_normal, start(), 20)
+    assert np.array_equal(state.points, whole.points)
+
+
+@pytest.mark.parametrize("kind", ["auto", "score"])
+def test_an_array_for_an_array_is_a_score_with_a_warning_unless_said(kind):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        svgd.SVGD().run(lambda x: -x, start(), 2, kind=kind)
+    texts = [str(w.message) for w in caught if w.category is svgd.RunWarning]
+    assert len(texts) == (1 if kind == "auto" else 0)
+    assert all('say kind="score"' in text for text in texts)
+
+
+def test_particles_that_start_in_one_place_warn():
+    with pytest.warns(svgd.RunWarning, match="all 5 particles start in one place"):
+        svgd.SVGD().run(standard_normal, np.ones((5, 2)), 2)
+
+
+UNITS = {"tiny": (1.38e-23, 1e-25), "large": (1e21, 1e19), "around zero": (0.0, 1e-22)}
+
+
+@pytest.mark.parametrize("whiten", ["auto", "particles"])
+@pytest.mark.parametrize("name", UNITS)
+def test_units_do_not_matter(name, whiten):
+    # Squares of these are out of the range of float32; the other parameter is of size one.
+    mean, sd = UNITS[name]
+    begin = 2 * np.asarray(start(200, 2, np.float32))
+
+    def sample(mean, sd):
+        scales, means = np.array([sd, 1], np.float32), np.array([mean, 0], np.float32)
+
+        def log_density(x):
+            return -0.5 * jnp.sum(((x - means) / scales) ** 2)
+
+        state = svgd.SVGD().run(log_density, means + scales * begin, whiten=whiten)
+        return (np.asarray(state.particles, np.float64) - means) / scales
+
+    # XLA may fold two divisions by 1e-25 into one by 0, so that the search finds no mode: the run is then
+    # that of the particles' own covariance, whose answer differs by what 200 particles can tell.
+    np.testing.assert_allclose(np.mean(sample(mean, sd), 0), [0, 0], atol=0.02)
+    np.testing.assert_allclose(np.std(sample(mean, sd), 0), [1, 1], atol=0.05)
+
+
+def test_what_is_printed_says_what_is_in_force():
+    assert "adam" in str(svgd.SVGD()) and "whitened_bandwidth" in str(svgd.SVGD())
+    state = svgd.SVGD().run(lambda x: standard_normal(x["a"]), {"a": start(30, 2)}, 2)
+    text = str(state)
+    assert "30 particles of 2 parameters" in text and "after 2 steps" in text
+    assert "Laplace" in text and "a[1]: mean" in text
+    assert "is a score" in str(svgd.SVGD().init(lambda x: -x, start(), kind="score").origin)
+    far = svgd.SVGD().init(standard_normal, start() + 1e3)
+    assert "mapped onto" in str(far.origin)
+    improper = svgd.SVGD().init(lambda x: jnp.sum(x), start())
+    assert "not negative definite" in str(improper.origin)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])

@@ -1,6 +1,8 @@
 """States that are saved and restored, and the error that carries the last finite one."""
 
+import copy
 import io
+import pickle
 
 import equinox as eqx
 import jax
@@ -10,6 +12,7 @@ import optax
 import pytest
 from normal_start import standard_normal, start
 
+import kernels
 import svgd
 
 RESTORED = [
@@ -82,10 +85,12 @@ def test_non_finite_particles_stop_the_run_and_the_last_finite_ones_are_kept():
     begin = 1 + 0.1 * start(40, 1)
     optimizer = optax.sgd(0.5)
     sampler = svgd.SVGD(optimizer=optimizer)
-    with pytest.raises(svgd.NonFiniteError, match=r"in step (\d+).*score of \d+ of 40") as caught:
+    with pytest.raises(
+        svgd.NonFiniteError, match=r"in step (\d+) \d+ of 40 particles left"
+    ) as caught:
         sampler.run(log_density, begin, 100, whiten=None)
     error = caught.value
-    assert str(error.step) in str(error) and 1 < error.step <= 100
+    assert str(error.step) in str(error) and 1 <= error.step <= 100
     assert np.all(np.isfinite(error.particles)) and error.particles.shape == (40, 1)
     good = sampler.run(log_density, begin, error.step - 1, whiten=None)
     assert np.array_equal(good.particles, error.particles)
@@ -98,7 +103,7 @@ def test_a_log_density_that_becomes_nan_stops_the_run(batched):
         near = jnp.max(x, axis=-1) < 4
         return jnp.where(near, -0.5 * jnp.sum((x - 8) ** 2, axis=-1), jnp.nan)
 
-    with pytest.raises(svgd.NonFiniteError, match="log-density is NaN") as caught:
+    with pytest.raises(svgd.NonFiniteError, match="where it is nan") as caught:
         svgd.SVGD().run(log_density, start(40, 1), 200, whiten=None, batched=batched)
     assert 3 < np.max(caught.value.particles) < 8
 
@@ -107,3 +112,43 @@ def test_an_overflowing_step_is_told_from_a_bad_score():
     sampler = svgd.SVGD(optimizer=optax.sgd(1e200))
     with pytest.raises(svgd.NonFiniteError, match="smaller learning rate"):
         sampler.run(lambda x: -0.5 * jnp.sum(x**2), start(), 10, whiten=None)
+
+
+HALF_LINE = {
+    "one block": {},
+    "blocks of one": {"callback": lambda state: None, "callback_every": 1},
+    "a tree": {"rebuild_every": 2},
+    "batched": {"batched": True},
+}
+
+
+@pytest.mark.parametrize("name", HALF_LINE)
+def test_particles_that_leave_the_support_stop_the_run_with_the_last_state_inside(name):
+    def log_density(x):
+        p = x[..., 0]
+        return jnp.where(p > 0, -p, -jnp.inf)
+
+    begin = jax.random.exponential(jax.random.key(1), (200, 1))
+    update = svgd.SteinUpdate(kernels.Gaussian(0.5), method="tree") if name == "a tree" else None
+    sampler = svgd.SVGD(update)
+    with pytest.raises(svgd.NonFiniteError, match="left the support of the log-density") as caught:
+        sampler.run(log_density, begin, **HALF_LINE[name])
+    error = caught.value
+    assert np.all(error.particles > 0) and int(error.state.step) == error.step - 1
+    # The very step leads out.
+    with pytest.raises(svgd.NonFiniteError) as again:
+        sampler.run(log_density, error.state, 1, **HALF_LINE[name])
+    assert again.value.step == error.step and np.array_equal(again.value.particles, error.particles)
+    # A step by hand shows it in the step after it.
+    batched = HALF_LINE[name].get("batched", False)
+    if name != "a tree":
+        state = sampler.step(log_density, error.state, batched=batched)
+        assert np.all(np.isnan(sampler.step(log_density, state, batched=batched).points))
+
+
+def test_its_error_can_be_pickled_and_copied():
+    state = svgd.SVGD().init(standard_normal, start())
+    error = svgd.NonFiniteError("text", 3, state)
+    for other in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
+        assert str(other) == "text" and other.step == 3
+        assert np.array_equal(other.particles, error.particles)

@@ -17,7 +17,7 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 import kernels, memory, svgd
 from kernels import _tiles
-from svgd._run import sampler as _sampler
+from svgd._run import loop as _loop
 
 devices = np.array(jax.devices())
 auto = jax.sharding.Mesh(devices, ("particles",))
@@ -80,18 +80,18 @@ def ways_of_a_run(n):
     # The compiled loop of the first run must not serve the second.
     x = jnp.asarray(1 + rng.normal(size=(n, 2)))
     sampler = svgd.SVGD(svgd.SteinUpdate(G(0.7), method="exact"))
-    advance, passes_on = _sampler._advance, []
+    advance, passes_on = _loop._advance, []
 
     def recorded(*arguments):
         passes_on.append("collective_permute" in advance.lower(*arguments).as_text())
         return advance(*arguments)
 
-    _sampler._advance = recorded
+    _loop._advance = recorded
     ends = []
     for force in ("gathered", "ring"):
         with memory.forced("svgd.sources", force):
             ends.append(sampler.run(lambda x: -x, x, 5, whiten=None, mesh=auto).particles)
-    _sampler._advance = advance
+    _loop._advance = advance
     return {"passes on": passes_on, "error": error(*ends)}
 
 out["run, forced"] = ways_of_a_run(160)
