@@ -6,8 +6,8 @@ import os
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "Agg")
 # Nearly all the time of the tests is compilation of small programs that run once: half of it is
-# optimisation that they do not need. Rounding may depend on it, so `.ci/run` tests the kernels
-# with XLA_FLAGS empty.
+# optimisation that they do not need. Rounding may depend on it, so `.ci/run` repeats the tests in
+# which rounding decides with XLA_FLAGS empty.
 os.environ.setdefault(
     "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 )
