@@ -3,6 +3,9 @@
 from typing import Any
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from t3._tensor.format import TuckerTensorTrain
@@ -147,6 +150,37 @@ class T3Frame(Network):
         up, down, left, right = orthogonal_frame(x.tucker_cores, x.tt_cores, sizes)
         return T3Frame(up, down, left, right, ranks if x.is_packed else None)
 
+    def is_orthogonal(self) -> bool:
+        """Whether up, down, left and right cores are orthonormal towards their holes, to rounding.
+
+        Raises:
+            ValueError: on traced values.
+
+        Cost: on the host, d (N n^2 + n r^3) multiply-adds.
+        """
+        if isinstance(self.up_tucker[0], jax.core.Tracer):
+            raise ValueError("is_orthogonal reads values: call it outside of jit, vmap and grad.")
+        x = self.unpack()
+        # The last left core and the first right core carry the point, and are in no hole's train.
+        matrices = [
+            *(np.asarray(u).T for u in x.up_tucker),
+            *(_flat(o.transpose(0, 2, 1)) for o in x.down_tt),
+            *(_flat(p) for p in x.left_tt[:-1]),
+            *(_flat(q.transpose(1, 2, 0)) for q in x.right_tt[1:]),
+        ]
+        # Sums of up to thousands of products, each rounded.
+        bound = 1e3 * float(jnp.finfo(self.dtype).eps)
+        return all(np.abs(m.T @ m - np.eye(m.shape[1])).max() <= bound for m in matrices)
+
+    def check_orthogonal(self, name: str) -> None:
+        """Raises ValueError where the frame is concrete and not orthogonal, as `name` needs it."""
+        if isinstance(self.up_tucker[0], jax.core.Tracer) or self.is_orthogonal():
+            return
+        raise ValueError(
+            f"{name} needs an orthogonal frame, and this one's cores are not orthonormal towards their "
+            "holes: make one by T3Frame.from_t3, here of frame.to_t3()."
+        )
+
     def to_t3(self) -> TuckerTensorTrain:
         """The point that the frame is attached to."""
         sizes = self.sizes
@@ -226,3 +260,8 @@ class T3Frame(Network):
             tuple(zip(s.down, s.shape, strict=True)),
             tuple(zip(s.left[:-1], s.up, s.right[1:], strict=True)),
         )
+
+
+def _flat(core: Array) -> np.ndarray:
+    """A core as a matrix whose columns run over its last axis."""
+    return np.asarray(core, np.float64).reshape(-1, core.shape[2])

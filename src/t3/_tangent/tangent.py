@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from t3._sampling.methods import SampledTangent
@@ -22,8 +23,12 @@ class T3Tangent(SampledTangent):
     ``+`` and ``-`` combine tangents of one frame, ``*`` scales.
 
     Raises:
-        ValueError: variations that do not fit the frame, or tangents of frames of unequal sizes.
+        ValueError: variations that do not fit the frame; tangents of different frames, and a frame that
+            is not orthogonal where one is needed. Of traced frames only the sizes are compared.
     """
+
+    # NumPy's arrays would take a tangent for an object to multiply with each of their entries.
+    __array_ufunc__ = None
 
     frame: T3Frame
     variations: T3Variations
@@ -59,6 +64,7 @@ class T3Tangent(SampledTangent):
     @staticmethod
     def random(key: Array, frame: T3Frame) -> "T3Tangent":
         """Standard normal in the tangent space of an orthogonal frame (gauged)."""
+        frame.check_orthogonal("random")
         shapes = frame.variation_shapes()
         keys = iter(jax.random.split(key, 2 * len(frame.shape)))
         normal = T3Variations(
@@ -71,6 +77,7 @@ class T3Tangent(SampledTangent):
     @staticmethod
     def from_tensor(frame: T3Frame, x: TuckerTensorTrain) -> "T3Tangent":
         """Orthogonal projection of a tensor onto the tangent space of an orthogonal frame."""
+        frame.check_orthogonal("from_tensor")
         return T3Tangent(frame, _manifold.project_tensor(frame, x))
 
     @property
@@ -91,11 +98,23 @@ class T3Tangent(SampledTangent):
         What is not gauged is dropped: this turns a gradient in the coordinates (a transpose's
         output) into the Riemannian gradient. `gauge` keeps the tensor instead.
         """
+        self.frame.check_orthogonal("project")
         return T3Tangent(self.frame, _manifold.project_variations(self.frame, self.variations))
 
     def gauge(self) -> "T3Tangent":
         """The same tensor in gauged coordinates."""
+        self.frame.check_orthogonal("gauge")
         return T3Tangent(self.frame, _manifold.gauge_variations(self.frame, self.variations))
+
+    def is_gauged(self) -> bool:
+        """Whether the coordinates are gauged, to rounding; then the norm is that of the variations.
+
+        Raises:
+            ValueError: on traced values, and at a frame that is not orthogonal.
+        """
+        whole = self.variations
+        off = (self.project().variations - whole).dot(self.project().variations - whole)
+        return bool(off <= (1e3 * jnp.finfo(self.frame.dtype).eps) ** 2 * whole.dot(whole))
 
     def inner(self, other: "T3Tangent") -> Float[Array, ""]:
         """Inner product of the two tensors; both tangents belong to one orthogonal frame."""
@@ -105,11 +124,13 @@ class T3Tangent(SampledTangent):
     def norm(self) -> Float[Array, ""]:
         """Frobenius norm of the tensor. Its gradient is zero at zero."""
         square = self.inner(self)
-        positive = square > 0
-        return jnp.where(positive, jnp.sqrt(jnp.where(positive, square, 1)), 0)
+        # NaN is no zero, and stays.
+        zero = square == 0
+        return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, square)))
 
     def retract(self) -> TuckerTensorTrain:
         """Move from the point along the tangent and return to the ranks of the frame by truncation."""
+        self.frame.check_orthogonal("retract")
         return _manifold.retract_variations(self.frame, self.variations)
 
     def transport(self, frame: T3Frame) -> "T3Tangent":
@@ -125,11 +146,15 @@ class T3Tangent(SampledTangent):
         )
 
     def _check_frame_of(self, other: "T3Tangent") -> None:
-        """Of frames only the sizes are compared: their values may be traced."""
         if self.frame.sizes != other.frame.sizes or self.frame.is_packed != other.frame.is_packed:
             raise ValueError(
                 f"Tangents of one frame combine, got frames of {self.frame.sizes} and "
                 f"{other.frame.sizes}; other.transport(frame) projects onto another one."
+            )
+        if not _surely_equal(self.frame, other.frame):
+            raise ValueError(
+                "Tangents of one frame combine, got two frames of equal sizes whose cores differ; "
+                "other.transport(frame) projects onto another one."
             )
 
     def __add__(self, other: "T3Tangent") -> "T3Tangent":
@@ -147,3 +172,12 @@ class T3Tangent(SampledTangent):
 
     def __neg__(self) -> "T3Tangent":
         return T3Tangent(self.frame, -self.variations)
+
+
+def _surely_equal(a: T3Frame, b: T3Frame) -> bool:
+    """Whether two frames have equal cores; True where one is traced, since nothing shows the contrary."""
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        traced = isinstance(x, jax.core.Tracer) or isinstance(y, jax.core.Tracer)
+        if x is not y and not traced and not np.array_equal(np.asarray(x), np.asarray(y)):
+            return False
+    return True

@@ -1,6 +1,5 @@
 """The Tucker tensor train: storage, construction, arithmetic."""
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+import memory
 from t3._sampling.methods import SampledTensor
 from t3._tensor import algebra as _algebra
 from t3._tensor import construct as _construct
@@ -16,8 +16,10 @@ from t3._tensor.cores import TensorCores
 from t3._tensor.orthogonal import orthogonal_frame
 from t3._tensor.packing import (
     as_cores,
+    divided,
     flip_modes,
     map_modes,
+    scalar_factor,
     split_padded,
     stack_padded,
 )
@@ -42,6 +44,9 @@ class TuckerTensorTrain(TensorCores, SampledTensor):
     Raises:
         ValueError: cores whose sizes do not chain, or packed cores without `ranks`.
     """
+
+    # NumPy's arrays would take a tensor for an object to multiply with each of their entries.
+    __array_ufunc__ = None
 
     # Construction.
 
@@ -142,24 +147,31 @@ class TuckerTensorTrain(TensorCores, SampledTensor):
             split_padded(self.tt_cores, list(zip(s.tt[:-1], s.tucker, s.tt[1:], strict=True))),
         )
 
-    def save(self, path: str | os.PathLike) -> None:
-        """Write the cores to an ``.npz`` file (ragged; `load` restores the storage)."""
+    def save(self, path: Any) -> None:
+        """Write the cores to an ``.npz`` file (ragged; `load` restores the storage).
+
+        A file that is there already is replaced at once, when the new one is complete. `path` may be an
+        open file too.
+        """
         x = self.unpack()
         arrays: Any = {f"tucker_{i}": np.asarray(b) for i, b in enumerate(x.tucker_cores)}
         arrays |= {f"train_{i}": np.asarray(g) for i, g in enumerate(x.tt_cores)}
-        with open(path, "wb") as file:
-            np.savez(file, packed=np.asarray(self.is_packed), **arrays)
+        memory.save_arrays(path, "tensor", arrays, {"packed": self.is_packed})
 
     @staticmethod
-    def load(path: str | os.PathLike) -> "TuckerTensorTrain":
-        """Read what `save` wrote."""
-        with np.load(path, allow_pickle=False) as file:
-            d = sum(name.startswith("tucker_") for name in file.files)
-            x = TuckerTensorTrain(
-                tuple(file[f"tucker_{i}"] for i in range(d)),
-                tuple(file[f"train_{i}"] for i in range(d)),
-            )
-            return x.pack() if file["packed"] else x
+    def load(path: Any) -> "TuckerTensorTrain":
+        """Read what `save` wrote.
+
+        Raises:
+            memory.FileError: a file that holds no tensor, or not all of one.
+        """
+        arrays, about = memory.load_arrays(path, "tensor")
+        d = len(arrays) // 2
+        x = TuckerTensorTrain(
+            tuple(arrays[f"tucker_{i}"] for i in range(d)),
+            tuple(arrays[f"train_{i}"] for i in range(d)),
+        )
+        return x.pack() if about["packed"] else x
 
     # The tensor.
 
@@ -208,6 +220,10 @@ class TuckerTensorTrain(TensorCores, SampledTensor):
         )
         return self._like(tucker_cores, tt_cores, sizes).squash()
 
+    def __radd__(self, other) -> "TuckerTensorTrain":
+        # Where `sum` starts.
+        return self if isinstance(other, int) and other == 0 else NotImplemented
+
     def __sub__(self, other: "TuckerTensorTrain") -> "TuckerTensorTrain":
         return self + (-other)
 
@@ -222,13 +238,13 @@ class TuckerTensorTrain(TensorCores, SampledTensor):
                 (a.tucker_cores, a.tt_cores), a.sizes, (b.tucker_cores, b.tt_cores), b.sizes
             )
             return self._like(tucker_cores, tt_cores, sizes)
-        if jnp.ndim(other) != 0:
+        if np.ndim(other) != 0:
             raise ValueError(
                 f"A Tucker tensor train multiplies a scalar or another one, got an array of shape "
                 f"{jnp.shape(other)}. TuckerTensorTrain.from_dense makes a tensor of it."
             )
         # One core carries the factor: the tensor is linear in each.
-        scalar = jnp.asarray(other, self.dtype)
+        scalar = scalar_factor(other, self.dtype)
         if self.is_packed:
             return self._like(self.tucker_cores, self.tt_cores.at[0].multiply(scalar), self.sizes)
         return self._like(
@@ -238,7 +254,7 @@ class TuckerTensorTrain(TensorCores, SampledTensor):
     __rmul__ = __mul__
 
     def __truediv__(self, scalar) -> "TuckerTensorTrain":
-        return self * (1 / jnp.asarray(scalar, self.dtype))
+        return divided(self, scalar)
 
     def inner(self, other: "TuckerTensorTrain") -> Float[Array, ""]:
         """Sum of products of all entries. Cost: d (N n^2 + n r^3) multiply-adds."""

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from t3._tensor.packing import Cores, as_cores, is_packed, map_modes, pad_to, peel
+from t3._tensor.packing import Cores, as_cores, is_packed, map_modes, pad_to, peel, scalar_factor
 from t3._tensor.ranks import FrameRanks
 
 
@@ -40,7 +40,7 @@ class T3Variations(eqx.Module):
         return jax.tree.map(jnp.subtract, self, other)
 
     def __mul__(self, scalar) -> "T3Variations":
-        return jax.tree.map(lambda core: core * jnp.asarray(scalar, core.dtype), self)
+        return jax.tree.map(lambda core: core * scalar_factor(scalar, core.dtype), self)
 
     __rmul__ = __mul__
 

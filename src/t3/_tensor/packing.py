@@ -21,6 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from memory import checked_floats
+
 
 class Peeled(eqx.Module):
     """A packed family whose first and last modes stand apart.
@@ -42,6 +44,31 @@ if TYPE_CHECKING:
     Cores = Any
 else:
     Cores = tuple[Array, ...] | Array | Peeled
+
+
+def scalar_factor(factor: Any, dtype: Any) -> Array:
+    """A real number as a scalar of this dtype.
+
+    Raises:
+        ValueError: on complex numbers and arrays.
+    """
+    # Python's integers have no largest one, NumPy's have.
+    factor = float(factor) if isinstance(factor, int) else factor
+    return checked_floats("the factor", factor, ()).astype(dtype)
+
+
+def divided(x: Any, divisor: Any) -> Any:
+    """``x / divisor``, where `x` takes real factors.
+
+    Raises:
+        ZeroDivisionError: on a concrete zero, such as the norm of a zero tensor. Traced it gives NaN.
+    """
+    divisor = scalar_factor(divisor, x.dtype)
+    if not isinstance(divisor, jax.core.Tracer) and divisor == 0:
+        raise ZeroDivisionError(
+            "division by zero: a tensor of norm 0 has no direction to normalise"
+        )
+    return x * (1 / divisor)
 
 
 def as_cores(cores: Any) -> Any:

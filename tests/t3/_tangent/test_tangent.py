@@ -149,3 +149,84 @@ def test_inputs_are_checked(key):
     for combine in (lambda a, b: a + b, lambda a, b: a - b, lambda a, b: a.inner(b)):
         with pytest.raises(ValueError, match="transport"):
             combine(*tangents)
+
+
+def two_frames(dtype="float32"):
+    keys = jax.random.split(jax.random.key(3))
+    return [
+        t3.T3Frame.from_t3(
+            t3.TuckerTensorTrain.random(k, (4, 5, 3), (2, 3, 2), (1, 2, 2, 1), dtype=dtype)
+        )
+        for k in keys
+    ]
+
+
+COMBINED = {
+    "inner": lambda a, b: a.inner(b),
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+}
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("name", COMBINED)
+def test_tangents_at_different_frames_do_not_combine(key, name, packed):
+    frames = [f.pack() if packed else f for f in two_frames()]
+    a, b = (t3.T3Tangent.random(key, frame) for frame in frames)
+    with pytest.raises(ValueError, match=r"cores differ; other.transport\(frame\)"):
+        COMBINED[name](a, b)
+    COMBINED[name](a, b.transport(a.frame))
+    # Equal values will do: a frame that was read from a file, or computed again.
+    COMBINED[name](a, t3.T3Tangent(jax.tree.map(jnp.array, a.frame), a.variations))
+    jax.jit(COMBINED[name])(a, a)
+
+
+def skewed(frame):
+    return t3.T3Frame(
+        tuple(2 * u for u in frame.up_tucker), frame.down_tt, frame.left_tt, frame.right_tt
+    )
+
+
+NEEDS_ORTHOGONAL = {
+    "norm": lambda tangent: tangent.norm(),
+    "inner": lambda tangent: tangent.inner(tangent),
+    "project": lambda tangent: tangent.project(),
+    "gauge": lambda tangent: tangent.gauge(),
+    "is_gauged": lambda tangent: tangent.is_gauged(),
+    "retract": lambda tangent: tangent.retract(),
+    "transport": lambda tangent: tangent.transport(tangent.frame),
+    "random": lambda tangent: t3.T3Tangent.random(jax.random.key(0), tangent.frame),
+    "from_tensor": lambda tangent: t3.T3Tangent.from_tensor(tangent.frame, tangent.frame.to_t3()),
+}
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("name", NEEDS_ORTHOGONAL)
+def test_a_frame_that_is_not_orthogonal_is_refused(key, name, packed):
+    frame = two_frames()[0]
+    tangent = t3.T3Tangent.random(key, frame)
+    bad = skewed(frame)
+    variations = tangent.variations
+    if packed:
+        variations, bad, frame = bad.pack_variations(variations), bad.pack(), frame.pack()
+    assert frame.is_orthogonal() and not bad.is_orthogonal()
+    with pytest.raises(ValueError, match=r"needs an orthogonal frame.*T3Frame.from_t3"):
+        NEEDS_ORTHOGONAL[name](t3.T3Tangent(bad, variations))
+    NEEDS_ORTHOGONAL[name](t3.T3Tangent(frame, variations))
+
+
+def test_whether_coordinates_are_gauged(key, dtype):
+    frame = two_frames(dtype)[0]
+    raw = t3.T3Tangent(frame, jax.tree.map(lambda a: a.astype(dtype), raw_tangent(key, frame)))
+    assert not raw.is_gauged()
+    assert raw.gauge().is_gauged() and raw.project().is_gauged()
+    with pytest.raises(ValueError, match="outside of jit"):
+        jax.jit(lambda f: f.up_tucker[0] * f.is_orthogonal())(frame)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_norms_do_not_swallow(key, value):
+    tangent = t3.T3Tangent.random(key, two_frames()[0])
+    assert not np.isfinite((tangent * value).norm())
+    x = tangent.frame.to_t3() * value
+    assert not np.isfinite(x.norm())

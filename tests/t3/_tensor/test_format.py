@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import memory
 import t3
 from t3._tensor.construct import checked_sizes
 
@@ -241,3 +242,56 @@ def test_second_opinion(key, relative_error):
     assert relative_error(x.to_dense(), other.to_dense()) < 1e-14
     assert relative_error((x * x + x).norm(), (other * other + other).norm()) < 1e-12
     assert x.minimal_ranks[0] == tuple(other.minimal_ranks[0])
+
+
+FACTORS = {
+    "a large whole number": 2**70,
+    "NumPy's": np.float32(2.5),
+    "a scalar array": np.asarray(2.5),
+    "a boolean": True,
+}
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("name", FACTORS)
+def test_factors(key, name, packed, relative_error):
+    x = t3.TuckerTensorTrain.random(key, (4, 5), (2, 3), (1, 2, 1))
+    x = x.pack() if packed else x
+    factor = FACTORS[name]
+    for scaled in (factor * x, x * factor):
+        assert relative_error(scaled.to_dense(), float(factor) * x.to_dense()) < 1e-14
+    assert relative_error((x / factor).to_dense(), x.to_dense() / float(factor)) < 1e-14
+
+
+NO_FACTORS = {
+    "complex": (lambda x: 1j * x, ValueError, "factor must be real"),
+    "an array": (lambda x: np.array([1.0, 2.0]) * x, ValueError, "from_dense makes a tensor of it"),
+    "zero": (lambda x: x / 0, ZeroDivisionError, "norm 0 has no direction"),
+    "norm of zero": (lambda x: (x * 0) / (x * 0).norm(), ZeroDivisionError, "norm 0"),
+    "one": (lambda x: 1 + x, TypeError, "unsupported operand"),
+}
+
+
+@pytest.mark.parametrize("name", NO_FACTORS)
+def test_what_is_no_factor(key, name):
+    call, error, message = NO_FACTORS[name]
+    with pytest.raises(error, match=message):
+        call(t3.TuckerTensorTrain.random(key, (4, 5), (2, 3), (1, 2, 1)))
+
+
+def test_python_sums_tensors(key, relative_error):
+    x, y = (
+        t3.TuckerTensorTrain.random(k, (4, 5), (2, 3), (1, 2, 1)) for k in jax.random.split(key)
+    )
+    assert relative_error(sum([x, y]).to_dense(), x.to_dense() + y.to_dense()) < 1e-14
+
+
+@pytest.mark.parametrize("cut", [0, 10, -10])
+def test_a_file_that_holds_no_tensor_is_told(tmp_path, key, cut):
+    x = t3.TuckerTensorTrain.random(key, (4, 5), (2, 3), (1, 2, 1), dtype=jnp.bfloat16)
+    path = tmp_path / "x.npz"
+    x.save(path)
+    assert t3.TuckerTensorTrain.load(path).dtype == jnp.bfloat16
+    path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(memory.FileError, match="x.npz is no file of a steintrain tensor"):
+        t3.TuckerTensorTrain.load(path)
