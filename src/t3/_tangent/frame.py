@@ -158,12 +158,14 @@ class T3Frame(Network):
 
         Cost: on the host, d (N n^2 + n r^3) multiply-adds.
         """
-        if isinstance(self.up_tucker[0], jax.core.Tracer):
+        if self._is_traced():
             raise ValueError("is_orthogonal reads values: call it outside of jit, vmap and grad.")
-        x = self.unpack()
+        # Concrete cores may be closed over by a function that is being traced.
+        with jax.ensure_compile_time_eval():
+            x = jax.tree.map(np.asarray, self.unpack())
         # The last left core and the first right core carry the point, and are in no hole's train.
         matrices = [
-            *(np.asarray(u).T for u in x.up_tucker),
+            *(np.asarray(u).astype(np.float64).T for u in x.up_tucker),
             *(_flat(o.transpose(0, 2, 1)) for o in x.down_tt),
             *(_flat(p) for p in x.left_tt[:-1]),
             *(_flat(q.transpose(1, 2, 0)) for q in x.right_tt[1:]),
@@ -172,9 +174,12 @@ class T3Frame(Network):
         bound = 1e3 * float(jnp.finfo(self.dtype).eps)
         return all(np.abs(m.T @ m - np.eye(m.shape[1])).max() <= bound for m in matrices)
 
+    def _is_traced(self) -> bool:
+        return any(isinstance(core, jax.core.Tracer) for core in jax.tree.leaves(self))
+
     def check_orthogonal(self, name: str) -> None:
         """Raises ValueError where the frame is concrete and not orthogonal, as `name` needs it."""
-        if isinstance(self.up_tucker[0], jax.core.Tracer) or self.is_orthogonal():
+        if self._is_traced() or self.is_orthogonal():
             return
         raise ValueError(
             f"{name} needs an orthogonal frame, and this one's cores are not orthonormal towards their "
@@ -262,6 +267,6 @@ class T3Frame(Network):
         )
 
 
-def _flat(core: Array) -> np.ndarray:
+def _flat(core: np.ndarray) -> np.ndarray:
     """A core as a matrix whose columns run over its last axis."""
-    return np.asarray(core, np.float64).reshape(-1, core.shape[2])
+    return core.astype(np.float64).reshape(-1, core.shape[2])

@@ -1,6 +1,7 @@
 """Arithmetic on Tucker tensor trains: sums, products, inner products, norms."""
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -35,10 +36,46 @@ def squash(
     return tuple(cores), sizes._replace(tt=r)
 
 
+def leveled(tucker_cores: Cores, tt_cores: Cores) -> tuple[Cores, Cores]:
+    """The same tensor with its size spread evenly over its cores, by powers of two, that is, exactly.
+
+    Summands that carry their size in different cores would underflow in each other's blocks.
+    """
+    families = (tucker_cores, tt_cores)
+    largest = [jnp.asarray(map_modes(lambda c: jnp.max(jnp.abs(c)), f)) for f in families]
+    largest = stop_gradient(jnp.concatenate(largest))
+    largest = largest if largest.dtype.itemsize >= 4 else largest.astype(np.float32)
+    # Whatever is zero or not finite stays as it is.
+    exponents = jnp.where((largest > 0) & jnp.isfinite(largest), jnp.frexp(largest)[1], 0)
+    share, left = jnp.divmod(jnp.sum(exponents, dtype=np.int32), np.int32(len(largest)))
+    extra = (jnp.arange(len(largest), dtype=left.dtype) < left).astype(left.dtype)
+    shifts = share + extra - exponents
+
+    # In two steps: the whole shift may be out of the range of a factor.
+    def scaled(core, shift):
+        half = shift // 2
+        return core * _power_of_two(half, core.dtype) * _power_of_two(shift - half, core.dtype)
+
+    d = len(largest) // 2
+    tucker, train = shifts[:d], shifts[d:]
+    if not is_packed(tucker_cores):
+        tucker, train = tuple(tucker), tuple(train)
+    return map_modes(scaled, tucker_cores, tucker), map_modes(scaled, tt_cores, train)
+
+
+def _power_of_two(exponent: Array, dtype: Any) -> Array:
+    """2 to a whole power, exactly: the exponent's bits of a float."""
+    double = dtype == np.float64
+    bias, digits = (1023, 52) if double else (127, 23)
+    bits = (exponent.astype(np.int64 if double else np.int32) + bias) << digits
+    return jax.lax.bitcast_convert_type(bits, np.float64 if double else np.float32).astype(dtype)
+
+
 def add_cores(
     a: tuple[Cores, Cores], sizes_a: T3Ranks, b: tuple[Cores, Cores], sizes_b: T3Ranks
 ) -> tuple[Cores, Cores, T3Ranks]:
     """Block cores of the sum. All ranks add, the end bonds too."""
+    a, b = leveled(*a), leveled(*b)
 
     def tucker(x, y):
         return jnp.concatenate([x, y])

@@ -1,5 +1,6 @@
 """Tangents as tensors: arithmetic, inner products and gauges, against dense arrays."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -230,3 +231,20 @@ def test_norms_do_not_swallow(key, value):
     assert not np.isfinite((tangent * value).norm())
     x = tangent.frame.to_t3() * value
     assert not np.isfinite(x.norm())
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_frames_may_be_closed_over_or_traced_in_part(key, packed):
+    frame = two_frames()[0]
+    frame = frame.pack() if packed else frame
+    tangent = t3.T3Tangent.random(key, frame)
+    expected = tangent.norm()
+    # float32, in a program of its own.
+    closed = jax.jit(lambda v: t3.T3Tangent(frame, v).norm())(tangent.variations)
+    assert abs(closed - expected) < 1e-5 * expected
+
+    def partly(down):
+        mixed = eqx.tree_at(lambda f: f.down_tt, frame, down)
+        return t3.T3Tangent(mixed, tangent.variations).inner(tangent)
+
+    assert abs(jax.jit(partly)(frame.down_tt) - expected**2) < 1e-5 * expected**2

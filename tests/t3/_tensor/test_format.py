@@ -295,3 +295,17 @@ def test_a_file_that_holds_no_tensor_is_told(tmp_path, key, cut):
     path.write_bytes(path.read_bytes()[:cut])
     with pytest.raises(memory.FileError, match="x.npz is no file of a steintrain tensor"):
         t3.TuckerTensorTrain.load(path)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("size", [1e-30, 1e18, 1e20, 1e30])
+def test_summands_may_carry_their_size_in_different_cores(key, size, packed):
+    x = t3.TuckerTensorTrain.random(key, (4, 5), (2, 3), (1, 2, 1), dtype=jnp.float32)
+    a, b = x.tucker_cores
+    first = t3.TuckerTensorTrain((a * np.float32(size), b), x.tt_cores)
+    second = t3.TuckerTensorTrain((a, b * np.float32(size)), x.tt_cores)
+    if packed:
+        first, second = first.pack(), second.pack()
+    # Logarithms near 70, in float32.
+    expected = np.log(0.5) + np.log(size) + float(x.log_norm())
+    assert abs(float((first - 1.5 * second).log_norm()) - expected) < 1e-4
