@@ -13,7 +13,7 @@ from svgd._diagnose import moves, verdict
 from svgd._diagnose.drift import Drift, drift
 from svgd._diagnose.identities import Identities, identities
 from svgd._diagnose.modes import Modes, search
-from svgd._diagnose.subject import parameter_names, subject
+from svgd._diagnose.subject import subject
 from svgd._diagnose.verdict import Reason, Verdict
 from svgd._run.state import SVGDState
 from svgd._run.whitening import from_particles
@@ -129,7 +129,7 @@ def diagnose(
     return Diagnosis(
         reached,
         reasons,
-        parameter_names(layout),
+        layout.names,
         center,
         spread,
         np.quantile(values, _LEVELS, axis=0),

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
 from jaxtyping import Array, Float, PyTree
 
 from svgd._run.layout import ParticleLayout, lay_out
@@ -36,23 +35,3 @@ def subject(
         particles = particles.particles
     layout, points = lay_out(particles)
     return Subject(as_target(log_density, layout, points, None, batched, kind), points, layout)
-
-
-def parameter_names(layout: ParticleLayout) -> tuple[str, ...]:
-    """A name for each coordinate: the path of its leaf and its place in it."""
-    example = jax.tree_util.tree_unflatten(layout.treedef, list(range(len(layout.shapes))))
-    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(example)]
-    names = []
-    for path, shape in zip(paths, layout.shapes, strict=True):
-        stem = path.replace("['", "").replace("']", "") if path.count("[") == 1 else path
-        stem = stem.removeprefix(".")
-        places = _places(shape)
-        names += [stem + place if stem or place else "x" for place in places]
-    return tuple(name if not name.startswith("[") else "x" + name for name in names)
-
-
-def _places(shape: tuple[int, ...]) -> list[str]:
-    places = [()]
-    for size in shape:
-        places = [(*place, k) for place in places for k in range(size)]
-    return ["[" + ", ".join(map(str, place)) + "]" if place else "" for place in places]

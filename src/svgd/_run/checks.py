@@ -6,16 +6,9 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from memory import warn_caller
-
 
 class RunWarning(UserWarning):
     """A run does what it was asked for, which is unlikely to be what was meant, or it ended early."""
-
-
-def warn(message: str) -> None:
-    """Warns at the user's own line."""
-    warn_caller(message, RunWarning)
 
 
 def refuse_traced(what: str, values: PyTree) -> None:

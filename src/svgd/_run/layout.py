@@ -32,22 +32,27 @@ class ParticleLayout:
         """The pytree of a particle's shapes, to be shown."""
         return jax.tree.unflatten(self.treedef, list(self.shapes))
 
-    def name_of(self, column: int) -> str:
-        """The name of one column of the points, as one would index the pytree."""
-        paths = jax.tree_util.tree_flatten_with_path(self.unravel_one(jnp.zeros(self.dimension)))[0]
-        for (path, _), shape in zip(paths, self.shapes, strict=True):
-            size = math.prod(shape)
-            if column < size:
-                name = jax.tree_util.keystr(path, simple=True, separator=".") or "x"
-                index = np.unravel_index(column, shape)
-                return name + (f"[{', '.join(map(str, index))}]" if shape else "")
-            column -= size
-        raise IndexError(column)
+    @property
+    def names(self) -> tuple[str, ...]:
+        """A name for each coordinate: the path of its leaf and its place in it."""
+        example = jax.tree.unflatten(self.treedef, list(range(len(self.shapes))))
+        names = []
+        for (path, _), shape in zip(
+            jax.tree_util.tree_leaves_with_path(example), self.shapes, strict=True
+        ):
+            key = jax.tree_util.keystr(path)
+            stem = key.replace("['", "").replace("']", "") if key.count("[") == 1 else key
+            stem = stem.removeprefix(".")
+            places = (
+                f"[{', '.join(map(str, place))}]" if place else "" for place in np.ndindex(shape)
+            )
+            names += [stem + place or "x" for place in places]
+        return tuple(name if not name.startswith("[") else "x" + name for name in names)
 
     def shown(self, point: Float[Array, " d"]) -> str:
         """A point as the user's own particle, in a few words."""
         with np.printoptions(precision=4, threshold=20):
-            return str(jax.tree.map(np.asarray, self.unravel_one(jnp.asarray(point))))
+            return str(jax.tree.map(np.asarray, self.unravel_one(point)))
 
     def ravel(self, particles: PyTree) -> Float[Array, "n d"]:
         """The particles as one array. The pytree must have this layout."""

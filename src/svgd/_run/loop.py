@@ -102,7 +102,7 @@ def _stopped(target: Target, state: SVGDState, way: tuple[Callable, int] | None)
     if outside is None:
         return non_finite(target, state)
     if way is None:
-        raise ValueError(f"the state to go on from has particles without a score: {outside}")
+        return NonFiniteError(f"{outside}, in the state to go on from", int(state.step), state)
     steps, count = way
     return NonFiniteError(
         f"in step {int(state.step)} {outside}. No score leads back from there: sample parameters without "

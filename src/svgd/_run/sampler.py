@@ -12,10 +12,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, ArrayLike, PyTree
 
 import kernels
-from memory import checked_integer
+from memory import checked_integer, warn_caller
 from svgd._bandwidth import whitened_bandwidth
 from svgd._run import whitening as _whitening
-from svgd._run.checks import refuse_half, refuse_traced, says_stop, warn
+from svgd._run.checks import RunWarning, refuse_half, refuse_traced, says_stop
 from svgd._run.layout import lay_out
 from svgd._run.loop import parts
 from svgd._run.optimizer import DEFAULT_OPTIMIZER, check_its_state, check_optimizer
@@ -76,9 +76,9 @@ class SVGD(eqx.Module):
                 f"SVGD takes update and optimizer, got {', '.join(unknown)}: a learning rate belongs to the "
                 "optimizer, as in SVGD(optimizer=optax.adam(0.1)), all else to `run`"
             )
-        if isinstance(update, kernels.RadialKernel):
+        if not (update is None or isinstance(update, SteinUpdate)):
             raise TypeError(
-                f"update is a kernel, {type(update).__name__}: wrap it, as in "
+                f"update must be a SteinUpdate, got {type(update).__name__}: a kernel is wrapped, as in "
                 "svgd.SVGD(svgd.SteinUpdate(kernel))"
             )
         if not (optimizer is None or (hasattr(optimizer, "init") and hasattr(optimizer, "update"))):
@@ -289,7 +289,10 @@ class SVGD(eqx.Module):
                 if (callback is not None and says_stop(callback(state))) or done >= num_steps:
                     break
         except KeyboardInterrupt:
-            warn(f"the run was interrupted: its state is that after step {int(state.step)}")
+            warn_caller(
+                f"the run was interrupted: its state is that after step {int(state.step)}",
+                RunWarning,
+            )
         finally:
             if bar is not None:
                 bar.close()

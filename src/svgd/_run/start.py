@@ -7,8 +7,9 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PyTree
 
+from memory import warn_caller
 from svgd._run import whitening as _whitening
-from svgd._run.checks import warn
+from svgd._run.checks import RunWarning
 from svgd._run.layout import ParticleLayout
 from svgd._run.state import first_key
 from svgd._run.target import Target
@@ -34,9 +35,10 @@ def begin(
     z, opt_state, outside, together = _begin(optimizer, judge, whitening, points, first_key(key))
     _check_support(outside, target.layout, len(points), whitening.moved)
     if len(points) > 1 and not isinstance(together, jax.core.Tracer) and bool(together):
-        warn(
+        warn_caller(
             f"all {len(points)} particles start in one place, where every update moves them alike: they "
-            "will stay together. Spread them, by random numbers of about the posterior's size"
+            "will stay together. Spread them, by random numbers of about the posterior's size",
+            RunWarning,
         )
     return z, opt_state
 

@@ -98,9 +98,8 @@ class SVGDState(eqx.Module):
         size = f"{n} particles of {d} parameters ({self.points.dtype})"
         rows = [f"{size} after {int(self.step)} steps, {self.origin}"]
         values = np.asarray(self.layout.ravel(self.particles), np.float64)
-        for column in range(min(d, _LARGEST_SHOWN)):
-            mean, deviation = values[:, column].mean(), values[:, column].std()
-            rows.append(f"  {self.layout.name_of(column)}: mean {mean:.4g}, sd {deviation:.4g}")
+        for name, column in zip(self.layout.names[:_LARGEST_SHOWN], values.T, strict=False):
+            rows.append(f"  {name}: mean {column.mean():.4g}, sd {column.std():.4g}")
         if d > _LARGEST_SHOWN:
             rows.append(f"  and {d - _LARGEST_SHOWN} more")
         return "\n".join(rows)

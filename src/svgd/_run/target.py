@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from svgd._run.checks import warn
+from memory import warn_caller
+from svgd._run.checks import RunWarning
 from svgd._run.layout import ParticleLayout
 
 KINDS = ("auto", "log_density", "score")
@@ -150,9 +151,10 @@ def as_target(
                 " the particles so that both agree"
             )
     if is_score and kind == "auto" and jax.tree_util.treedef_is_leaf(layout.treedef):
-        warn(
+        warn_caller(
             f"the function returns shape {_shapes(out)}, that of its argument, and is taken for a score: "
-            'say kind="score", or sum over the dimensions if it is a log-density'
+            'say kind="score", or sum over the dimensions if it is a log-density',
+            RunWarning,
         )
     return Target(fn, layout, batched, is_log_density)
 

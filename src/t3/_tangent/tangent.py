@@ -113,8 +113,10 @@ class T3Tangent(SampledTangent):
             ValueError: on traced values, and at a frame that is not orthogonal.
         """
         whole = self.variations
-        off = (self.project().variations - whole).dot(self.project().variations - whole)
-        return bool(off <= (1e3 * jnp.finfo(self.frame.dtype).eps) ** 2 * whole.dot(whole))
+        off = self.project().variations - whole
+        # Projecting rounds sums of up to thousands of products.
+        bound = 1e3 * jnp.finfo(self.frame.dtype).eps
+        return bool(off.dot(off) <= bound**2 * whole.dot(whole))
 
     def inner(self, other: "T3Tangent") -> Float[Array, ""]:
         """Inner product of the two tensors; both tangents belong to one orthogonal frame."""
@@ -123,7 +125,8 @@ class T3Tangent(SampledTangent):
 
     def norm(self) -> Float[Array, ""]:
         """Frobenius norm of the tensor. Its gradient is zero at zero."""
-        square = self.inner(self)
+        gauged = self.gauge().variations
+        square = gauged.dot(gauged)
         # NaN is no zero, and stays.
         zero = square == 0
         return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, square)))

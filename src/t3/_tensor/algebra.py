@@ -36,6 +36,7 @@ def squash(
     return tuple(cores), sizes._replace(tt=r)
 
 
+@jax.jit
 def leveled(tucker_cores: Cores, tt_cores: Cores) -> tuple[Cores, Cores]:
     """The same tensor with its size spread evenly over its cores, by powers of two, that is, exactly.
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -16,7 +17,6 @@ from t3._tensor.cores import TensorCores
 from t3._tensor.orthogonal import orthogonal_frame
 from t3._tensor.packing import (
     as_cores,
-    divided,
     flip_modes,
     map_modes,
     scalar_factor,
@@ -254,7 +254,17 @@ class TuckerTensorTrain(TensorCores, SampledTensor):
     __rmul__ = __mul__
 
     def __truediv__(self, scalar) -> "TuckerTensorTrain":
-        return divided(self, scalar)
+        """Quotient by a scalar.
+
+        Raises:
+            ZeroDivisionError: on a concrete zero, such as the norm of a zero tensor. Traced it gives NaN.
+        """
+        scalar = scalar_factor(scalar, self.dtype)
+        if not isinstance(scalar, jax.core.Tracer) and scalar == 0:
+            raise ZeroDivisionError(
+                "division by zero: a tensor of norm 0 has no direction to normalise"
+            )
+        return self * (1 / scalar)
 
     def inner(self, other: "TuckerTensorTrain") -> Float[Array, ""]:
         """Sum of products of all entries. Cost: d (N n^2 + n r^3) multiply-adds."""

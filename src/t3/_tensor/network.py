@@ -40,7 +40,8 @@ class T3Variations(eqx.Module):
         return jax.tree.map(jnp.subtract, self, other)
 
     def __mul__(self, scalar) -> "T3Variations":
-        return jax.tree.map(lambda core: core * scalar_factor(scalar, core.dtype), self)
+        factor = scalar_factor(scalar, jax.tree.leaves(self)[0].dtype)
+        return jax.tree.map(lambda core: core * factor, self)
 
     __rmul__ = __mul__
 

@@ -57,20 +57,6 @@ def scalar_factor(factor: Any, dtype: Any) -> Array:
     return checked_floats("the factor", factor, ()).astype(dtype)
 
 
-def divided(x: Any, divisor: Any) -> Any:
-    """``x / divisor``, where `x` takes real factors.
-
-    Raises:
-        ZeroDivisionError: on a concrete zero, such as the norm of a zero tensor. Traced it gives NaN.
-    """
-    divisor = scalar_factor(divisor, x.dtype)
-    if not isinstance(divisor, jax.core.Tracer) and divisor == 0:
-        raise ZeroDivisionError(
-            "division by zero: a tensor of norm 0 has no direction to normalise"
-        )
-    return x * (1 / divisor)
-
-
 def as_cores(cores: Any) -> Any:
     """Cores as JAX arrays of one floating point type (integers become the default one).
 

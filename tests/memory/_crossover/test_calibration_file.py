@@ -109,7 +109,7 @@ def test_no_trace_of_a_failed_write(folder, monkeypatch):
 _WRITER = """
 import sys
 from memory._crossover import calibration_file as file
-for number in range(20):
+for number in range(40):
     file.forget()
     entry = file.Measured(threshold=float(number), table=[(number, 1.0, 2.0)] * 200)
     file.keep({f"{sys.argv[1]}.{number}": entry})
@@ -130,7 +130,7 @@ def test_two_processes_at_once_lose_nothing():
         time.sleep(0.01)
     assert [job.returncode for job in jobs] == [0, 0]
     _calibration_file.forget()
-    expected = {f"{name}.{number}" for name in ("one", "two") for number in range(20)}
+    expected = {f"{name}.{number}" for name in ("one", "two") for number in range(40)}
     assert set(_calibration_file.thresholds()) == expected
 
 

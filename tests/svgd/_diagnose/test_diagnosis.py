@@ -7,8 +7,6 @@ import pytest
 
 import svgd
 from svgd._diagnose.drift import _limit
-from svgd._diagnose.subject import parameter_names
-from svgd._run.layout import lay_out
 
 COUNT = 400
 
@@ -122,14 +120,3 @@ def test_the_limit_of_a_slow_drift_is_extended_from_what_is_remembered():
     limit, error, slope = _limit(start, after)
     np.testing.assert_allclose(slope, 0.8, atol=0.01)
     assert abs(limit[0]) < 4 * error[0] < 0.2
-
-
-def test_parameters_are_named_by_their_path():
-    tree = {"b": np.zeros((4, 2)), "a": np.zeros(4)}
-    assert parameter_names(lay_out(tree)[0]) == ("a", "b[0]", "b[1]")
-    assert parameter_names(lay_out(np.zeros((4, 2)))[0]) == ("x[0]", "x[1]")
-    assert parameter_names(lay_out([np.zeros(4), np.zeros((4, 1, 2))])[0]) == (
-        "x[0]",
-        "x[1][0, 0]",
-        "x[1][0, 1]",
-    )

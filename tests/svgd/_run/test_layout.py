@@ -88,3 +88,14 @@ def test_particles_in_host_memory_are_read_in_place_beside_an_accelerator(monkey
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(jnp, "sum", None)
     assert _particles.sum_is_finite(rows)
+
+
+def test_parameters_are_named_by_their_path():
+    tree = {"b": np.zeros((4, 2)), "a": np.zeros(4)}
+    assert _particles.lay_out(tree)[0].names == ("a", "b[0]", "b[1]")
+    assert _particles.lay_out(np.zeros((4, 2)))[0].names == ("x[0]", "x[1]")
+    assert _particles.lay_out([np.zeros(4), np.zeros((4, 1, 2))])[0].names == (
+        "x[0]",
+        "x[1][0, 0]",
+        "x[1][0, 1]",
+    )

@@ -83,14 +83,14 @@ def test_non_finite_particles_stop_the_run_and_the_last_finite_ones_are_kept():
         return -0.5 * jnp.sum((x + 3) ** 2) + jnp.sum(jnp.sqrt(x))
 
     begin = 1 + 0.1 * start(40, 1)
-    optimizer = optax.sgd(0.5)
+    optimizer = optax.sgd(0.05)
     sampler = svgd.SVGD(optimizer=optimizer)
     with pytest.raises(
         svgd.NonFiniteError, match=r"in step (\d+) \d+ of 40 particles left"
     ) as caught:
         sampler.run(log_density, begin, 100, whiten=None)
     error = caught.value
-    assert str(error.step) in str(error) and 1 <= error.step <= 100
+    assert str(error.step) in str(error) and 1 < error.step <= 100
     assert np.all(np.isfinite(error.particles)) and error.particles.shape == (40, 1)
     good = sampler.run(log_density, begin, error.step - 1, whiten=None)
     assert np.array_equal(good.particles, error.particles)
@@ -112,6 +112,30 @@ def test_an_overflowing_step_is_told_from_a_bad_score():
     sampler = svgd.SVGD(optimizer=optax.sgd(1e200))
     with pytest.raises(svgd.NonFiniteError, match="smaller learning rate"):
         sampler.run(lambda x: -0.5 * jnp.sum(x**2), start(), 10, whiten=None)
+
+
+def test_a_score_that_is_not_finite_stops_the_run_and_is_counted():
+    # Without derivative from 4 on, which the particles reach on their way to 8.
+    def score(x):
+        return jnp.where(x < 4, 8 - x, jnp.nan)
+
+    sampler = svgd.SVGD()
+    with pytest.raises(svgd.NonFiniteError, match=r"score of \d+ of 40 particles") as caught:
+        sampler.run(score, start(40, 1), 200, whiten=None, kind="score")
+    assert 4 < np.max(caught.value.particles) < 8
+    # The state that it carries is the one without a score: there is no going on from it.
+    with pytest.raises(svgd.NonFiniteError, match=r"score of \d+ of 40 particles"):
+        sampler.run(score, caught.value.state, 1, kind="score")
+
+
+def test_a_state_outside_of_the_support_is_told():
+    def narrower(x):
+        return jnp.where(jnp.abs(x[0]) < 0.5, standard_normal(x), -jnp.inf)
+
+    state = svgd.SVGD().run(standard_normal, start(), 2)
+    with pytest.raises(svgd.NonFiniteError, match="in the state to go on from") as caught:
+        svgd.SVGD().run(narrower, state, 2)
+    assert caught.value.state is not None and caught.value.step == 2
 
 
 HALF_LINE = {

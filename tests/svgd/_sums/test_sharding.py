@@ -106,7 +106,7 @@ def second_derivative_scratch(n, d, way):
     return program.memory_analysis().temp_size_in_bytes
 
 out["second derivative"] = {
-    f"{way}, d={d}": second_derivative_scratch(2**15, d, way)
+    f"{way}, d={d}": [second_derivative_scratch(n, d, way) for n in (2**15, 2**16)]
     for way, d in (("gathered", 3), ("ring", 3), ("gathered", 12))
 }
 
@@ -190,10 +190,9 @@ def test_memory_of_a_device_falls_with_the_number_of_devices(eight_devices, way)
 
 
 def test_scratch_of_second_derivatives_holds_no_pairs(eight_devices):
-    # A device meets 2^14 x 2^15 pairs. What is held is in proportion to n, beside a few tiles.
-    pairs = 2**14 * 2**15 * 8
+    # In proportion to n, beside a few tiles; tiles that are kept would make it four times as much.
     scratch = eight_devices["second derivative"]
-    assert {k: v for k, v in scratch.items() if not v < 0.4 * pairs} == {}
+    assert {k: v for k, v in scratch.items() if not v[1] < 2.2 * v[0]} == {}
 
 
 def test_a_run_obeys_what_is_forced_after_it_was_compiled(eight_devices):
