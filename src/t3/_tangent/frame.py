@@ -162,17 +162,21 @@ class T3Frame(Network):
             raise ValueError("is_orthogonal reads values: call it outside of jit, vmap and grad.")
         # Concrete cores may be closed over by a function that is being traced.
         with jax.ensure_compile_time_eval():
-            x = jax.tree.map(np.asarray, self.unpack())
+            x = self.unpack()
+        up, down, left, right = (
+            [np.asarray(core) for core in family]
+            for family in (x.up_tucker, x.down_tt, x.left_tt, x.right_tt)
+        )
         # The last left core and the first right core carry the point, and are in no hole's train.
-        matrices = [
-            *(np.asarray(u).astype(np.float64).T for u in x.up_tucker),
-            *(_flat(o.transpose(0, 2, 1)) for o in x.down_tt),
-            *(_flat(p) for p in x.left_tt[:-1]),
-            *(_flat(q.transpose(1, 2, 0)) for q in x.right_tt[1:]),
+        rows = [
+            *up,
+            *(o.transpose(1, 0, 2).reshape(o.shape[1], -1) for o in down),
+            *(p.reshape(-1, p.shape[2]).T for p in left[:-1]),
+            *(q.reshape(q.shape[0], -1) for q in right[1:]),
         ]
         # Sums of up to thousands of products, each rounded.
         bound = 1e3 * float(jnp.finfo(self.dtype).eps)
-        return all(np.abs(m.T @ m - np.eye(m.shape[1])).max() <= bound for m in matrices)
+        return all(np.abs(m @ m.T - np.eye(len(m), dtype=m.dtype)).max() <= bound for m in rows)
 
     def _is_traced(self) -> bool:
         return any(isinstance(core, jax.core.Tracer) for core in jax.tree.leaves(self))
@@ -265,8 +269,3 @@ class T3Frame(Network):
             tuple(zip(s.down, s.shape, strict=True)),
             tuple(zip(s.left[:-1], s.up, s.right[1:], strict=True)),
         )
-
-
-def _flat(core: np.ndarray) -> np.ndarray:
-    """A core as a matrix whose columns run over its last axis."""
-    return core.astype(np.float64).reshape(-1, core.shape[2])

@@ -36,12 +36,14 @@ def squash(
     return tuple(cores), sizes._replace(tt=r)
 
 
-@jax.jit
 def leveled(tucker_cores: Cores, tt_cores: Cores) -> tuple[Cores, Cores]:
     """The same tensor with its size spread evenly over its cores, by powers of two, that is, exactly.
 
-    Summands that carry their size in different cores would underflow in each other's blocks.
+    Summands that carry their size in different cores would underflow in each other's blocks. Concrete
+    cores that are far from it stay as they are.
     """
+    if _is_level((tucker_cores, tt_cores)):
+        return tucker_cores, tt_cores
     families = (tucker_cores, tt_cores)
     largest = [jnp.asarray(map_modes(lambda c: jnp.max(jnp.abs(c)), f)) for f in families]
     largest = stop_gradient(jnp.concatenate(largest))
@@ -62,6 +64,18 @@ def leveled(tucker_cores: Cores, tt_cores: Cores) -> tuple[Cores, Cores]:
     if not is_packed(tucker_cores):
         tucker, train = tuple(tucker), tuple(train)
     return map_modes(scaled, tucker_cores, tucker), map_modes(scaled, tt_cores, train)
+
+
+def _is_level(families: tuple[Cores, Cores]) -> bool:
+    """Whether cores are concrete and of sizes between 1e-3 and 1e3, seen on the host: nothing compiles."""
+    cores = jax.tree.leaves(families)
+    if any(isinstance(core, jax.core.Tracer) for core in cores):
+        return False
+    if is_packed(families[0]):
+        cores = [mode for core in cores for mode in np.asarray(core)]
+    sizes = [float(np.abs(np.asarray(core)).max()) for core in cores]
+    # Whatever is zero or not finite is no reason.
+    return all(1e-3 < size < 1e3 for size in sizes if 0 < size < np.inf)
 
 
 def _power_of_two(exponent: Array, dtype: Any) -> Array:

@@ -46,14 +46,15 @@ else:
     Cores = tuple[Array, ...] | Array | Peeled
 
 
-def scalar_factor(factor: Any, dtype: Any) -> Array:
+def scalar_factor(factor: Any, dtype: Any) -> Array | np.ndarray:
     """A real number as a scalar of this dtype.
 
     Raises:
         ValueError: on complex numbers and arrays.
     """
-    # Python's integers have no largest one, NumPy's have.
-    factor = float(factor) if isinstance(factor, int) else factor
+    if isinstance(factor, int | float):
+        # Python's integers have no largest one, NumPy's have.
+        return np.asarray(float(factor)).astype(dtype)
     return checked_floats("the factor", factor, ()).astype(dtype)
 
 
